@@ -65,8 +65,8 @@ void fine_tune(const fs::path& model_path, const fs::path& text_path, const fs::
     nn::LossSums sums;
     nn::ForwardContext context;
     context.training = true;
-    context.loss_scale = static_cast<float>(1 / targets);
-    context.sums = &sums;
+    context.head.loss_scale = static_cast<float>(1 / targets);
+    context.head.sums = &sums;
     executor.train(train::to_tensors(micro, at::kCPU), context, /*first_micro_step=*/true,
                    /*last_micro_step=*/true);
     const double norm = optim::global_gradient_norm(store);

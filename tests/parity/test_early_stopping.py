@@ -92,6 +92,15 @@ def test_equals_the_reference(inputs, tmp_path, name):
     assert (missing in run.text) == (not flags["load_best_model_at_end"])
 
 
+@pytest.mark.parametrize("max_steps", [None, 10])
+def test_the_step_that_ends_training_is_saved_once(inputs, tmp_path, max_steps):
+    """Also where it is the last that was asked for, and so saved for that."""
+    flags = dict(CASES["within_an_epoch"], **({"max_steps": max_steps} if max_steps else {}))
+    run = run_strata(flags_of(inputs, tmp_path / "out", **flags))
+    assert run.state["global_step"] == 10
+    assert run.text.count("checkpoint-10 is saved") == 1
+
+
 @pytest.fixture(scope="module")
 def whole(inputs, tmp_path_factory):
     """A run of two ranks that ends after the fourth evaluation in a row that is not much better."""

@@ -127,9 +127,9 @@ class Probe {
   }
 
   at::Tensor forward_again(size_t i) {
-    context_.wants_output = false;
+    context_.pass.wants_output = false;
     const at::Tensor y = forward(i, /*with_grad=*/true);
-    context_.wants_output = true;
+    context_.pass.wants_output = true;
     return y;
   }
 
@@ -345,13 +345,14 @@ void run_probe(const Json& request, const std::string& output) {
   }
   const int64_t trained = batch.targets.ne(-100).sum().item<int64_t>();
   nn::LossSums sums;
-  nn::ForwardContext context{.batch = &batch,
-                             .training = request.value("training", false),
-                             .draw = {.seed = 1, .step = 2, .micro_step = 3},
-                             .loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
-                             .label_smoothing = request.value("label_smoothing", 0.0f),
-                             .embedding_noise = request.value("embedding_noise", 0.0),
-                             .sums = &sums};
+  nn::ForwardContext context{
+      .batch = &batch,
+      .training = request.value("training", false),
+      .draw = {.seed = 1, .step = 2, .micro_step = 3},
+      .embedding_noise = request.value("embedding_noise", 0.0),
+      .head = {.loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
+               .label_smoothing = request.value("label_smoothing", 0.0f),
+               .sums = &sums}};
   writer.add("logits", all_logits(*model, store, context));
   writer.add("embedded", first_output(*model, store, context));
   // As a loss of the mean token loss plus so much of that of the experts.

@@ -51,7 +51,10 @@ config::RunConfig settings_of(const Json& request) {
   config.shard.bf16 = false;
   const std::string checkpointing = request.value("checkpointing", "none");
   config.shard.gradient_checkpointing = checkpointing != "none";
-  if (checkpointing != "none") config.shard.checkpointing_mode = checkpointing;
+  if (checkpointing != "none") {
+    config.shard.checkpointing_mode =
+        config::value_named<config::Checkpointing>(checkpointing).value();
+  }
   return config;
 }
 
@@ -81,7 +84,7 @@ at::Tensor all_logits(train::Trainee& trainee, const nn::Batch& batch) {
   nn::Shelf shelf(static_cast<size_t>(trainee.model->num_shelved()));
   nn::ForwardContext context;
   context.batch = &batch;
-  context.shelf = &shelf;
+  context.pass.shelf = &shelf;
   at::Tensor x = at::empty({0});
   for (int u = 0; u < trainee.store->num_units(); ++u) {
     trainee.store->gather(u);
@@ -121,8 +124,8 @@ void run_probe(const Json& request, const std::string& output) {
   nn::ForwardContext context;
   context.training = request.value("training", false);
   context.draw = {.seed = 1, .step = 2, .micro_step = 3};
-  context.loss_scale = static_cast<float>(1 / trained);
-  context.sums = &sums;
+  context.head.loss_scale = static_cast<float>(1 / trained);
+  context.head.sums = &sums;
   trainee->executor->train(batch, context, /*first_micro_step=*/true, /*last_micro_step=*/true);
   writer.add("loss", at::tensor(sums.loss / trained));
   add_gradients(*trainee->store, writer);

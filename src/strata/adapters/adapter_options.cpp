@@ -2,7 +2,7 @@
 
 namespace strata::adapters {
 
-Method method_of(const std::string& peft_type) {
+Method method_of(std::string_view peft_type) {
   if (peft_type == "IA3") return Method::kIa3;
   if (peft_type == "VERA") return Method::kVera;
   if (peft_type == "PROMPT_TUNING") return Method::kPrompt;

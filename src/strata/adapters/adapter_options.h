@@ -7,7 +7,7 @@
 namespace strata::adapters {
 
 // Requires: one of PEFT's names that hf::AdapterConfig lists.
-Method method_of(const std::string& peft_type);
+Method method_of(std::string_view peft_type);
 
 LoraOptions lora_options_of(const hf::AdapterConfig& config);
 

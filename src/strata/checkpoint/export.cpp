@@ -11,6 +11,7 @@
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/weight_names.h"
 #include "strata/shard/loading.h"
+#include "strata/shard/segments.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -48,27 +49,23 @@ void write_tensor(ExportFiles& files, const std::string& name, const at::Tensor&
 void stream_segments(shard::UnitStore& store, const Names& names, comm::Group& world,
                      const std::string& what,
                      const std::function<void(const std::string&, const at::Tensor&)>& write) {
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      const auto& extents = segments[static_cast<size_t>(s)].extents;
-      const bool wanted = std::any_of(extents.begin(), extents.end(), [&](const auto& extent) {
-        return names.count(extent.parameter) > 0;
-      });
-      if (!wanted) continue;
-      store.with_stored(u, s, [&](const at::Tensor& whole) {
-        comm::all_or_nothing(world, what, [&] {
-          if (world.rank() != 0) return;
-          for (const shard::Extent& extent : extents) {
-            const auto found = names.find(extent.parameter);
-            if (found == names.end()) continue;
-            for (const std::string& name : found->second) {
-              write(name, whole.narrow(0, extent.begin, extent.parameter->numel()));
-            }
+  for (const shard::SegmentPlace& place : shard::segments_of(store)) {
+    const std::vector<shard::Extent>& extents = place.layout->extents;
+    const bool wanted = std::ranges::any_of(
+        extents, [&](const auto& extent) { return names.contains(extent.parameter); });
+    if (!wanted) continue;
+    store.with_stored(place.unit, place.segment, [&](const at::Tensor& whole) {
+      comm::all_or_nothing(world, what, [&] {
+        if (world.rank() != 0) return;
+        for (const shard::Extent& extent : extents) {
+          const auto found = names.find(extent.parameter);
+          if (found == names.end()) continue;
+          for (const std::string& name : found->second) {
+            write(name, whole.narrow(0, extent.begin, extent.parameter->numel()));
           }
-        });
+        }
       });
-    }
+    });
   }
 }
 

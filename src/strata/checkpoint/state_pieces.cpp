@@ -13,6 +13,7 @@
 #include "strata/libtorch/memory_kind.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/pinned_memory.h"
+#include "strata/shard/segments.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -30,22 +31,18 @@ at::Tensor host_memory_like(const at::Tensor& data) {
   return at::empty({data.numel()}, options);
 }
 
+LocalPiece weights_of(shard::UnitStore& store, const shard::OwnPiece& own,
+                      const std::string& name) {
+  return {name, own.piece.parameter->shape(), own.piece.tensor_begin, shard::value_of(store, own),
+          store.home(own.unit, own.segment).region.has_value()};
+}
+
 }  // namespace
 
 std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* optimizer) {
-  const int rank = store.mesh().shard->rank();
   std::vector<LocalPiece> pieces;
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      if (!segments[static_cast<size_t>(s)].trainable) continue;
-      for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        pieces.push_back({"parameter/" + piece.parameter->name(), piece.parameter->shape(),
-                          piece.tensor_begin,
-                          store.home(u, s).value.narrow(0, piece.shard_begin, piece.length),
-                          store.home(u, s).region.has_value()});
-      }
-    }
+  for (const shard::OwnPiece& own : shard::own_trained_pieces(store)) {
+    pieces.push_back(weights_of(store, own, "parameter/" + own.piece.parameter->name()));
   }
   if (optimizer == nullptr) return pieces;
   for (optim::StateTensor& state : optimizer->state()) {
@@ -56,21 +53,13 @@ std::vector<LocalPiece> local_pieces(shard::UnitStore& store, optim::Optimizer* 
 }
 
 std::vector<LocalPiece> frozen_pieces(shard::UnitStore& store, const FrozenWeights& weights) {
-  const int rank = store.mesh().shard->rank();
   std::vector<LocalPiece> pieces;
-  for (int u = 0; u < store.num_units() && !weights.empty(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        const auto found = weights.find(piece.parameter);
-        if (found == weights.end()) continue;
-        for (const std::string& key : found->second) {
-          pieces.push_back({fmt::format("{}/{}", kFrozen, key), piece.parameter->shape(),
-                            piece.tensor_begin,
-                            store.home(u, s).value.narrow(0, piece.shard_begin, piece.length),
-                            store.home(u, s).region.has_value()});
-        }
-      }
+  if (weights.empty()) return pieces;
+  for (const shard::OwnPiece& own : shard::own_pieces(store)) {
+    const auto found = weights.find(own.piece.parameter);
+    if (found == weights.end()) continue;
+    for (const std::string& key : found->second) {
+      pieces.push_back(weights_of(store, own, fmt::format("{}/{}", kFrozen, key)));
     }
   }
   return pieces;

@@ -177,7 +177,7 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
   for (const std::string& key : conf.without_effect) {
     print_warnings({fmt::format("rdzv_conf: {} has no effect here", key)});
   }
-  if (conf.is_host && launch.rdzv_backend == "static") {
+  if (conf.is_host && launch.rdzv_backend == config::RendezvousBackend::kStatic) {
     print_warnings(
         {"rdzv_conf: is_host has no effect with rdzv_backend static, where machine 0 serves"});
   }

@@ -11,13 +11,16 @@
 namespace strata::cli {
 namespace {
 
+using config::ShardingStrategy;
+constexpr ShardingStrategy kFullShard = ShardingStrategy::kFullShard;
+
 // Every layer in this mode; false: already so.
-bool recompute(config::ShardConfig& shard, const char* mode) {
+bool recompute(config::ShardConfig& shard, config::Checkpointing mode) {
   const std::string before = train::checkpointing_text(shard);
   shard.gradient_checkpointing = true;
   shard.checkpointing_mode = mode;
   shard.checkpointing_layers = 0;
-  return before != mode;
+  return before != config::name_of(mode);
 }
 
 // Rows that more ranks share; as many rows in an update. False: not with this recipe or these
@@ -35,22 +38,25 @@ std::vector<PlanChange> keep_less_of_activations() {
   return {
       {"--activation_checkpointing selective",
        [](config::RunConfig& c, PlannedPlace&) {
-         c.shard.checkpointing_mode = "selective";
+         c.shard.checkpointing_mode = config::Checkpointing::kSelective;
          return !std::exchange(c.shard.gradient_checkpointing, true);
        }},
       {"--activation_checkpointing attention",
        [](config::RunConfig& c, PlannedPlace&) {
          const bool is_least = train::checkpointing_text(c.shard) == "full";
-         return recompute(c.shard, "attention") && !is_least;
+         return recompute(c.shard, config::Checkpointing::kAttention) && !is_least;
        }},
       {"--activation_checkpointing full",
-       [](config::RunConfig& c, PlannedPlace&) { return recompute(c.shard, "full"); }},
+       [](config::RunConfig& c, PlannedPlace&) {
+         return recompute(c.shard, config::Checkpointing::kFull);
+       }},
       {"--activation_offloading true",
        [](config::RunConfig& c, PlannedPlace& p) {
-         const bool recomputes =
-             c.shard.gradient_checkpointing && c.shard.checkpointing_mode == "full";
+         const bool recomputes = c.shard.gradient_checkpointing &&
+                                 c.shard.checkpointing_mode == config::Checkpointing::kFull;
+         constexpr auto kTrue = config::ActivationOffloading::kTrue;
          return p.is_cuda && recomputes &&
-                std::exchange(c.shard.activation_offloading, "true") != "true";
+                std::exchange(c.shard.activation_offloading, kTrue) != kTrue;
        }},
   };
 }
@@ -60,14 +66,16 @@ std::vector<PlanChange> hold_less_at_once() {
   return {
       {"--fsdp_backward_prefetch NO_PREFETCH",
        [](config::RunConfig& c, PlannedPlace& p) {
-         const std::string& strategy = c.shard.sharding_strategy;
-         return p.world_size > 1 && (strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD") &&
-                std::exchange(c.shard.backward_prefetch, "NO_PREFETCH") != "NO_PREFETCH";
+         const ShardingStrategy strategy = c.shard.sharding_strategy;
+         constexpr auto kNone = config::BackwardPrefetch::kNone;
+         return p.world_size > 1 &&
+                (strategy == kFullShard || strategy == ShardingStrategy::kHybridShard) &&
+                std::exchange(c.shard.backward_prefetch, kNone) != kNone;
        }},
       {"--sharding_strategy FULL_SHARD",
        [](config::RunConfig& c, PlannedPlace& p) {
          return p.world_size > 1 &&
-                std::exchange(c.shard.sharding_strategy, "FULL_SHARD") != "FULL_SHARD";
+                std::exchange(c.shard.sharding_strategy, kFullShard) != kFullShard;
        }},
       {"half --per_device_train_batch_size, twice --gradient_accumulation_steps",
        [](config::RunConfig& c, PlannedPlace&) {
@@ -136,12 +144,12 @@ std::vector<PlanChange> use_other_memory() {
       {"twice the ranks",
        [](config::RunConfig& c, PlannedPlace& p) {
          p.world_size *= 2;
-         return c.shard.sharding_strategy != "NO_SHARD";
+         return c.shard.sharding_strategy != ShardingStrategy::kNoShard;
        }},
       {"four times the ranks",
        [](config::RunConfig& c, PlannedPlace& p) {
          p.world_size *= 4;
-         return c.shard.sharding_strategy != "NO_SHARD";
+         return c.shard.sharding_strategy != ShardingStrategy::kNoShard;
        }},
       // Behind the ranks, which they divide.
       {"twice --sequence_parallel_size and --gradient_accumulation_steps",

@@ -39,8 +39,9 @@ PlannedPlace place_of(const config::RunConfig& config) {
     throw ConfigError("world_size: found {} on {} nodes, expected a multiple of the nodes",
                       place.world_size, place.nodes);
   }
-  place.is_cuda = plan.device == "cuda" ||
-                  (plan.device == "auto" && !plan.device_memory.empty() && !config.launch.cpu);
+  place.is_cuda = plan.device == config::PlanDevice::kCuda ||
+                  (plan.device == config::PlanDevice::kAuto && !plan.device_memory.empty() &&
+                   !config.launch.cpu);
   place.process_bytes =
       place.is_cuda ? memory::kCudaContextBytes : resident_bytes() + memory::kWarmUpBytes;
   if (!plan.device_memory.empty()) {
@@ -87,9 +88,10 @@ std::string head(const config::RunConfig& config, const PlannedPlace& place,
                       ? "activation checkpointing: " + train::checkpointing_text(config.shard)
                       : "activations are kept");
   const auto& shard = config.shard;
-  const bool wants_host = shard.offload_params || shard.offload_param_device == "cpu" ||
-                          shard.offload_optimizer_device == "cpu" ||
-                          shard.activation_offloading == "true";
+  const bool wants_host = shard.offload_params ||
+                          shard.offload_param_device == config::OffloadDevice::kCpu ||
+                          shard.offload_optimizer_device == config::OffloadDevice::kCpu ||
+                          shard.activation_offloading == config::ActivationOffloading::kTrue;
   if (!place.is_cuda && wants_host) {
     text += "offload      to host memory changes nothing here: the CPU computes in it\n";
   }
@@ -205,9 +207,12 @@ config::RunConfig with_choices(const config::RunConfig& config, const PlannedPla
 }
 
 bool rests_in_files(MemoryKind kind, const config::ShardConfig& shard) {
-  if (kind == MemoryKind::kParameters) return shard.offload_param_device == "nvme";
-  if (kind == MemoryKind::kOptimizer) return shard.offload_optimizer_device == "nvme";
-  return kind == MemoryKind::kKeptInputs && shard.activation_offloading == "disk";
+  if (kind == MemoryKind::kParameters)
+    return shard.offload_param_device == config::OffloadDevice::kNvme;
+  if (kind == MemoryKind::kOptimizer)
+    return shard.offload_optimizer_device == config::OffloadDevice::kNvme;
+  return kind == MemoryKind::kKeptInputs &&
+         shard.activation_offloading == config::ActivationOffloading::kDisk;
 }
 
 // Beside an accelerator the copy of a save is in host memory; on a CPU it is in the tables.

@@ -97,7 +97,7 @@ class PreviewMaker {
   PreviewMaker(const config::RunConfig& config, const train::Datasets& sets)
       : config_(config),
         sets_(sets),
-        is_train_(config.preview.split == "train"),
+        is_train_(config.preview.split == config::Split::kTrain),
         store_(is_train_ ? sets.train : *sets.eval) {}
 
   Preview make() {
@@ -307,8 +307,8 @@ int run_preview(const std::vector<std::string>& arguments) {
   }
   config::require_runnable(settings);
   config::RunConfig& config = settings.config;
-  if (config.preview.split == "test") {
-    config.train.eval_strategy = "steps";  // so that it is read
+  if (config.preview.split == config::Split::kTest) {
+    config.train.eval_strategy = config::Interval::kSteps;  // so that it is read
     std::erase_if(settings.warnings, [](const std::string& line) {
       return line.ends_with("has no effect; eval_strategy is no");
     });

@@ -97,8 +97,8 @@ class TokenizeCommand {
  private:
   // The line as JSON; nothing when it stands for itself.
   std::optional<Json> read_json(const std::string& line, const std::string& where) const {
-    if (config_.input == "text") return std::nullopt;
-    if (config_.input == "json") return parse_json(line, where);
+    if (config_.input == config::LineKind::kText) return std::nullopt;
+    if (config_.input == config::LineKind::kJson) return parse_json(line, where);
     const size_t first = line.find_first_not_of(" \t");
     if (first == std::string::npos || (line[first] != '{' && line[first] != '[')) {
       return std::nullopt;

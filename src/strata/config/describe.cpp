@@ -24,7 +24,8 @@ std::string yaml_text(const std::string& value) {
 
 std::string yaml_value_text(const Setting& setting, const RunConfig& config) {
   const std::string text = field_text(setting, config);
-  const bool is_text = std::holds_alternative<std::string& (*)(RunConfig&)>(setting.field);
+  const bool is_text = std::holds_alternative<std::string& (*)(RunConfig&)>(setting.field) ||
+                       std::holds_alternative<ChoiceField>(setting.field);
   if (!is_list(setting)) return text == "none" && !is_text ? "null" : yaml_text(text);
   std::vector<std::string> items = std::get<std::vector<std::string>& (*)(RunConfig&)>(
       setting.field)(const_cast<RunConfig&>(config));
@@ -43,7 +44,7 @@ std::string default_text(const Setting& setting) {
 // "help; one of a, b (default: a)"
 std::string help_text(const Setting& setting) {
   std::string text(setting.help);
-  if (!setting.choices.empty() && setting.kind == Kind::kBound) {
+  if (!choices_of(setting).empty() && setting.kind == Kind::kBound) {
     text += fmt::format("; {}", expectation(setting));
   }
   const std::string value = default_text(setting);
@@ -180,7 +181,7 @@ std::string settings_page() {
       group = setting.group;
     }
     std::string meaning(setting.help);
-    if (setting.kind == Kind::kBound && !setting.choices.empty()) {
+    if (setting.kind == Kind::kBound && !choices_of(setting).empty()) {
       meaning += "; " + expectation(setting);
     }
     const std::string value = default_text(setting);

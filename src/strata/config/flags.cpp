@@ -176,7 +176,7 @@ class FlagParser {
   // text is.
   bool is_switch_value(const Setting& setting, const std::string& text) const {
     if (!words_follow_ || parse_boolean(text)) return true;
-    return std::ranges::find(setting.choices, text) != setting.choices.end();
+    return std::ranges::count(choices_of(setting), std::string_view(text)) > 0;
   }
 
   std::span<const std::string> arguments_;

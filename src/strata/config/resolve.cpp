@@ -117,7 +117,7 @@ Settings resolve(const Sources& sources) {
   check_settings(settings.config, merge, settings.warnings);
   // Trainer gives a stream no sampler.
   if (settings.config.data.dataset_streaming) {
-    settings.config.train.train_sampling_strategy = "sequential";
+    settings.config.train.train_sampling_strategy = Sampling::kSequential;
   }
   for (const DsAuto& one : autos) settings.autos.push_back(auto_text(one, settings));
   return settings;

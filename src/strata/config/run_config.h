@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "strata/config/choices.h"
+
 namespace strata::config {
 
 struct ModelConfig {
@@ -30,8 +32,8 @@ struct DataConfig {
   std::vector<std::string> dataset_weights;  // of several data sets: how often each is drawn
   std::vector<std::string> dataset_columns;  // "messages=dialog": the column and its name in files
   std::string splits = "train,test";         // each may have a slice: train[:10%]
-  std::string on_bad_row = "error";          // error, skip
-  std::string long_rows = "truncate";        // truncate, drop, split
+  OnBadRow on_bad_row = OnBadRow::kError;
+  std::string long_rows = "truncate";  // truncate, drop, split
   std::string dataset_text_field = "text";
   std::optional<int64_t> max_length = 1024;  // none: rows stay whole
   bool packing = false;
@@ -74,7 +76,7 @@ struct QuantizationConfig {
 
 struct LoraConfig {
   bool use_peft = false;
-  std::string peft_type = "LORA";                // LORA, IA3, VERA, PROMPT_TUNING, PREFIX_TUNING
+  PeftType peft_type = PeftType::kLora;
   std::vector<std::string> feedforward_modules;  // of IA3; one entry may be a regex
   int64_t r = 16;
   double alpha = 32;
@@ -148,24 +150,24 @@ struct TrainConfig {
   double num_train_epochs = 3.0;
   int64_t max_steps = -1;
   bool dataloader_drop_last = false;
-  std::string train_sampling_strategy = "random";  // random, sequential, group_by_length
+  Sampling train_sampling_strategy = Sampling::kRandom;
   uint64_t seed = 42;
   std::optional<uint64_t> data_seed;
   double label_smoothing_factor = 0;
   std::optional<double> neftune_noise_alpha;  // none: no noise on embedded tokens
-  std::string logging_strategy = "steps";
+  Interval logging_strategy = Interval::kSteps;
   double logging_steps = 10;  // < 1: fraction of max_steps
   bool logging_first_step = false;
   std::vector<std::string> report_to;  // none, all, tensorboard, or what has no effect here
   std::string logging_dir;             // of event files; empty: in output_dir
   bool wall_clock_breakdown = false;
-  std::string eval_strategy = "no";
+  Interval eval_strategy = Interval::kNo;
   std::optional<double> eval_steps;
   bool eval_on_start = false;
   double eval_delay = 0;                         // steps or epochs, as eval_strategy counts
   bool predict_with_generate = false;            // seq2seq: evaluations write answers too
   std::optional<int64_t> generation_max_length;  // of an answer; default: max_target_length
-  std::string save_strategy = "steps";
+  Interval save_strategy = Interval::kSteps;
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
   bool load_best_model_at_end = false;
@@ -175,40 +177,39 @@ struct TrainConfig {
   double early_stopping_threshold = 0;             // what an evaluation must be better by
   bool save_only_model = false;
   bool async_save = true;
-  std::string resume_from_checkpoint;   // empty, "true" or a path
-  bool full_determinism = false;        // on a GPU too the same bits every time
-  bool tf32 = false;                    // fp32 products of a GPU
-  std::string on_nan = "stop";          // stop, rollback
-  double max_loss_spike = 0;            // times the running mean of the loss; 0: no bound
-  std::string max_shard_size = "50GB";  // of the exported model
-  std::string save_dtype = "auto";      // of its weights, or the adapter's
-  std::string rehearse = "auto";        // auto: when more than an hour of work is planned
-  int64_t profile_step = 0;             // the step whose trace is written; 0: none
+  std::string resume_from_checkpoint;  // empty, "true" or a path
+  bool full_determinism = false;       // on a GPU too the same bits every time
+  bool tf32 = false;                   // fp32 products of a GPU
+  OnNan on_nan = OnNan::kStop;
+  double max_loss_spike = 0;                // times the running mean of the loss; 0: no bound
+  std::string max_shard_size = "50GB";      // of the exported model
+  std::string save_dtype = "auto";          // of its weights, or the adapter's
+  AutoSwitch rehearse = AutoSwitch::kAuto;  // auto: when more than an hour of work is planned
+  int64_t profile_step = 0;                 // the step whose trace is written; 0: none
   bool disable_tqdm = false;
 };
 
 struct ShardConfig {
-  // FULL_SHARD (ZeRO-3), SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, HYBRID_SHARD_ZERO2, ZERO1, ZERO2
-  std::string sharding_strategy = "FULL_SHARD";
-  int64_t dp_shard_size = 0;                       // ranks that share the shards; 0: by strategy
-  int64_t dp_replicate_size = 0;                   // copies of the shards; 0: by strategy
-  int64_t sequence_parallel_size = 1;              // ranks that share a micro-batch's tokens
-  int64_t reshard_group_size = 0;                  // between forward and backward; 0: all of them
-  std::string backward_prefetch = "BACKWARD_PRE";  // BACKWARD_PRE, BACKWARD_POST, NO_PREFETCH
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  int64_t dp_shard_size = 0;           // ranks that share the shards; 0: by strategy
+  int64_t dp_replicate_size = 0;       // copies of the shards; 0: by strategy
+  int64_t sequence_parallel_size = 1;  // ranks that share a micro-batch's tokens
+  int64_t reshard_group_size = 0;      // between forward and backward; 0: all of them
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;
   std::string limit_all_gathers = "true";  // units whole at a time: true: 2; false: 4; a number
   bool sync_each_batch = true;             // false: gradients stay whole until the last micro-batch
-  std::string auto_wrap_policy = "TRANSFORMER_BASED_WRAP";  // SIZE_BASED_WRAP, NO_WRAP
-  std::vector<std::string> layer_classes;                   // empty: every layer of the model
-  int64_t min_num_params = 100000000;                       // of SIZE_BASED_WRAP
+  WrapPolicy auto_wrap_policy = WrapPolicy::kTransformer;
+  std::vector<std::string> layer_classes;  // empty: every layer of the model
+  int64_t min_num_params = 100000000;      // of SIZE_BASED_WRAP
   bool gradient_checkpointing = true;
-  std::string checkpointing_mode = "full";      // full, attention, selective, auto
-  int64_t checkpointing_layers = 0;             // of so many layers, the first; 0: all
-  std::string checkpointing_rest = "none";      // of the layers behind: attention, selective, none
-  std::string memory_budget;                    // that a rank may hold; empty: what is free
-  std::string activation_offloading = "false";  // false, true (host memory), disk
-  std::string activation_offloading_path;       // of disk
-  bool bf16 = true;  // compute type; CPUs without native bf16 compute in fp32
+  Checkpointing checkpointing_mode = Checkpointing::kFull;  // never none
+  int64_t checkpointing_layers = 0;                         // of so many layers, the first; 0: all
+  Checkpointing checkpointing_rest = Checkpointing::kNone;  // of the layers behind
+  std::string memory_budget;  // that a rank may hold; empty: what is free
+  ActivationOffloading activation_offloading = ActivationOffloading::kFalse;
+  std::string activation_offloading_path;  // of disk
+  bool bf16 = true;                        // compute type; CPUs without native bf16 compute in fp32
   bool fp16 = false;
   std::string param_dtype = "auto";      // of gathered trained weights; auto: as bf16 and fp16 say
   std::string reduce_dtype = "float32";  // of gradients while they are summed over ranks
@@ -221,14 +222,14 @@ struct ShardConfig {
   int64_t ddp_timeout_s = 1800;
   bool offload_params = false;  // FSDP's: parameters, gradients, optimizer state to host memory
   // DeepSpeed's: none, cpu (host memory), nvme (files below the path of the next line).
-  std::string offload_param_device = "none";
+  OffloadDevice offload_param_device = OffloadDevice::kNone;
   std::string offload_param_nvme_path;
-  std::string offload_optimizer_device = "none";
+  OffloadDevice offload_optimizer_device = OffloadDevice::kNone;
   std::string offload_optimizer_nvme_path;
   int64_t sub_group_size = 16777216;  // elements that a step of offloaded state updates at once
   int64_t aio_block_size = 1048576;   // bytes of one request to the file system
   int64_t aio_queue_depth = 8;        // requests into which a transfer is cut at most
-  std::string state_dict_type = "SHARDED_STATE_DICT";  // of checkpoints
+  StateDictType state_dict_type = StateDictType::kSharded;  // of checkpoints
   bool cpu_ram_efficient_loading = false;  // rank 0 alone reads the weights and sends them
 };
 
@@ -246,10 +247,10 @@ struct LaunchConfig {
   bool no_python = false;               // start the named program itself instead of the recipe
   bool enable_cpu_affinity = false;     // every rank has cores of its own
   int max_restarts = 0;                 // of all ranks, after one failed
-  std::string rdzv_backend = "static";  // static, c10d
-  std::string rdzv_conf = {};           // "timeout=300,..."
-  int64_t hang_timeout_s = 0;           // of a rank's wait for others; 0: 9/10 of ddp_timeout
-  bool dry_run = false;                 // settings, mesh, units, schedule and plan; no training
+  RendezvousBackend rdzv_backend = RendezvousBackend::kStatic;
+  std::string rdzv_conf = {};  // "timeout=300,..."
+  int64_t hang_timeout_s = 0;  // of a rank's wait for others; 0: 9/10 of ddp_timeout
+  bool dry_run = false;        // settings, mesh, units, schedule and plan; no training
 };
 
 // Of `strata chat` alone. What is not set is taken from the model's generation_config.json, then
@@ -286,19 +287,19 @@ struct SlurmConfig {
   int stop_seconds = 300;
   std::string container_image;
   std::string container_mounts;
-  std::string container_runtime = "auto";  // auto, pyxis, apptainer
-  std::string setup;                       // shell commands
-  std::string program;                     // empty: this one
-  std::string script;                      // empty: standard output
+  ContainerRuntime container_runtime = ContainerRuntime::kAuto;
+  std::string setup;    // shell commands
+  std::string program;  // empty: this one
+  std::string script;   // empty: standard output
   bool submit = false;
 };
 
 // Of `strata plan` alone.
 struct PlanConfig {
-  int world_size = 0;           // 0: num_processes, or 1
-  int nodes = 0;                // 0: num_machines
-  std::string device = "auto";  // auto, cpu, cuda
-  std::string device_memory;    // "80GB": what one rank may use; empty: not judged
+  int world_size = 0;  // 0: num_processes, or 1
+  int nodes = 0;       // 0: num_machines
+  PlanDevice device = PlanDevice::kAuto;
+  std::string device_memory;  // "80GB": what one rank may use; empty: not judged
   bool show_schedule = false;
   bool deepspeed_estimate = false;
   std::vector<std::string> dtypes;  // of accelerate's table; empty: it is not printed
@@ -308,7 +309,7 @@ struct PlanConfig {
 // Of `strata tokenize` alone.
 struct TokenizeConfig {
   std::string model_name_or_path;
-  std::string input = "auto";  // auto, text, json
+  LineKind input = LineKind::kAuto;
   bool decode = false;
   bool file_lengths = false;  // truncate and pad as tokenizer.json says
   std::string cache_dir;
@@ -322,8 +323,8 @@ struct TokenizeConfig {
 // Of `strata preview`, beside the settings of the run that it shows.
 struct PreviewConfig {
   int64_t num_examples = 3;
-  std::string split = "train";  // train, test
-  std::string output_html;      // empty: no page
+  Split split = Split::kTrain;
+  std::string output_html;  // empty: no page
 };
 
 struct RunConfig {

@@ -41,8 +41,20 @@ struct OptionalTraits<std::optional<T>> {
   static constexpr bool kIsOptional = true;
 };
 
+// What a field holds, and what stands for it in text: the name, where it is one of a closed set.
 template <typename T>
-using FieldValue = std::remove_reference_t<std::invoke_result_t<T, RunConfig&>>;
+struct FieldTraits {
+  using Value = std::remove_reference_t<std::invoke_result_t<T, RunConfig&>>;
+};
+template <>
+struct FieldTraits<ChoiceField> {
+  using Value = std::string;
+};
+template <typename T>
+using FieldValue = typename FieldTraits<T>::Value;
+
+template <typename T>
+constexpr bool kIsChoice = std::is_same_v<T, ChoiceField>;
 
 [[noreturn]] void refuse(const Given& given, const std::string& found,
                          std::string_view advice = {}) {
@@ -81,7 +93,8 @@ std::string near_hint(const std::string& text, const std::vector<std::string>& k
 }
 
 std::vector<std::string> spellings(const Setting& setting) {
-  std::vector<std::string> known(setting.choices.begin(), setting.choices.end());
+  const auto choices = choices_of(setting);
+  std::vector<std::string> known(choices.begin(), choices.end());
   for (auto [spelling, meaning] : setting.synonyms) known.emplace_back(spelling);
   return known;
 }
@@ -96,10 +109,11 @@ std::string choose(const Given& given, const std::string& text) {
       break;
     }
   }
-  if (setting.choices.empty()) return wanted;
+  const auto choices = choices_of(setting);
+  if (choices.empty()) return wanted;
   auto matches = [&](std::string_view choice) { return lower(choice) == lower(wanted); };
-  auto found = std::ranges::find_if(setting.choices, matches);
-  if (found != setting.choices.end()) return std::string(*found);
+  auto found = std::ranges::find_if(choices, matches);
+  if (found != choices.end()) return std::string(*found);
   // Some settings take a number beside the named choices.
   double number = 0;
   if (std::isfinite(setting.range.min) && parse_number(wanted, number) &&
@@ -310,11 +324,11 @@ std::optional<bool> parse_boolean(std::string_view text) {
 bool is_switch(const Setting& setting) {
   return setting.is_switch ||
          std::visit(
-             [](auto accessor) {
-               if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+             [](const auto& accessor) {
+               if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
                  return false;
                } else {
-                 using T = FieldValue<decltype(accessor)>;
+                 using T = FieldValue<std::decay_t<decltype(accessor)>>;
                  return std::is_same_v<typename OptionalTraits<T>::Value, bool>;
                }
              },
@@ -365,9 +379,14 @@ std::string canonical_text(const Given& given) {
 
 void assign(const Given& given, RunConfig& config) {
   std::visit(
-      [&](auto accessor) {
-        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+      [&](const auto& accessor) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
           throw InternalError("setting {}: found no field, expected one", given.setting->name);
+        } else if constexpr (kIsChoice<std::decay_t<decltype(accessor)>>) {
+          if (given.value.is_null || given.value.items.size() != 1) {
+            refuse(given, quoted(given.value));
+          }
+          accessor.set(config, choose(given, given.value.items.front()));
         } else {
           assign_field(given, accessor(config));
         }
@@ -385,9 +404,11 @@ bool gives_default(const Given& given) {
 
 std::string field_text(const Setting& setting, const RunConfig& config) {
   return std::visit(
-      [&](auto accessor) -> std::string {
-        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+      [&](const auto& accessor) -> std::string {
+        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
           throw InternalError("setting {}: found no field, expected one", setting.name);
+        } else if constexpr (kIsChoice<std::decay_t<decltype(accessor)>>) {
+          return std::string(accessor.get(config));
         } else {
           return text_of(accessor(const_cast<RunConfig&>(config)));
         }
@@ -397,12 +418,14 @@ std::string field_text(const Setting& setting, const RunConfig& config) {
 
 Json field_json(const Setting& setting, const RunConfig& config) {
   return std::visit(
-      [&](auto accessor) -> Json {
-        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+      [&](const auto& accessor) -> Json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
           throw InternalError("setting {}: found no field, expected one", setting.name);
+        } else if constexpr (kIsChoice<std::decay_t<decltype(accessor)>>) {
+          return accessor.get(config);
         } else {
           const auto& value = accessor(const_cast<RunConfig&>(config));
-          if constexpr (OptionalTraits<FieldValue<decltype(accessor)>>::kIsOptional) {
+          if constexpr (OptionalTraits<FieldValue<std::decay_t<decltype(accessor)>>>::kIsOptional) {
             if (value) return *value;
             // In a file null means that nobody gave the setting, unless it says otherwise.
             RunConfig defaults;
@@ -427,19 +450,19 @@ std::string expectation(const Setting& setting) {
     }
     return fmt::format("{}", fmt::join(texts, " or "));
   }
-  if (!setting.choices.empty()) {
+  if (const auto choices = choices_of(setting); !choices.empty()) {
     const std::string number = std::isfinite(setting.range.min)
                                    ? ", or " + number_expectation("an integer", setting.range)
                                    : "";
-    return fmt::format("one of {}{}", fmt::join(setting.choices, ", "), number);
+    return fmt::format("one of {}{}", fmt::join(choices, ", "), number);
   }
   if (is_switch(setting) && setting.kind != Kind::kBound) return "true or false";
   return std::visit(
-      [&](auto accessor) -> std::string {
-        if constexpr (std::is_same_v<decltype(accessor), std::monostate>) {
+      [&](const auto& accessor) -> std::string {
+        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
           return "text";
         } else {
-          using T = typename OptionalTraits<FieldValue<decltype(accessor)>>::Value;
+          using T = typename OptionalTraits<FieldValue<std::decay_t<decltype(accessor)>>>::Value;
           if constexpr (std::is_same_v<T, bool>) return "true or false";
           if constexpr (std::is_same_v<T, std::string>) return "text";
           if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of names";

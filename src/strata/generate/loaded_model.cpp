@@ -366,7 +366,7 @@ at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* c
   if (cache != nullptr && fills_prefix) cache->length = tokens->count();
   nn::ForwardContext context;
   context.batch = &batch;
-  context.cache = cache;
+  context.generation.cache = cache;
   at::Tensor x = at::empty({0});
   for (models::Block* block : model.blocks()) {
     if (block->kind() != models::BlockKind::kHead) x = block->forward(x, context);

@@ -75,7 +75,7 @@ MeetingOptions meeting_options(const config::LaunchConfig& config, int world_siz
   options.settings = fmt::format("{} ranks, {} restarts, {}", world_size, config.max_restarts,
                                  config.rdzv_backend);
   options.launch_time = launch_time;
-  if (config.rdzv_backend == "static") {
+  if (config.rdzv_backend == config::RendezvousBackend::kStatic) {
     options.machine_rank = config.machine_rank;
     options.is_host = config.machine_rank == 0;
     options.join_timeout = kStaticJoinTimeout;

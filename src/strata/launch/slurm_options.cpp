@@ -58,12 +58,12 @@ void require_time(const config::SlurmConfig& slurm) {
 void require_container(const config::SlurmConfig& slurm) {
   if (!slurm.container_image.empty()) return;
   const bool has_mounts = !slurm.container_mounts.empty();
-  if (!has_mounts && slurm.container_runtime == "auto") return;
+  if (!has_mounts && slurm.container_runtime == config::ContainerRuntime::kAuto) return;
   throw ConfigError(
       "--{}: found {} without --container_image, expected the image in which the program runs; add "
       "--container_image, or remove it",
       has_mounts ? "container_mounts" : "container_runtime",
-      has_mounts ? slurm.container_mounts : slurm.container_runtime);
+      has_mounts ? slurm.container_mounts : std::string(config::name_of(slurm.container_runtime)));
 }
 
 }  // namespace

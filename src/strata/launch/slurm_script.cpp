@@ -95,8 +95,9 @@ class Script {
   std::string container() const {
     if (slurm_.container_image.empty()) return "";
     const std::string& image = slurm_.container_image;
-    const bool is_apptainer = slurm_.container_runtime == "apptainer" ||
-                              (slurm_.container_runtime == "auto" && image.ends_with(".sif"));
+    const bool is_apptainer =
+        slurm_.container_runtime == config::ContainerRuntime::kApptainer ||
+        (slurm_.container_runtime == config::ContainerRuntime::kAuto && image.ends_with(".sif"));
     if (!is_apptainer) {
       std::string text = " --container-image=" + shell_word(image);
       if (!slurm_.container_mounts.empty()) {

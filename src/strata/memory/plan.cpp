@@ -6,6 +6,7 @@
 #include "strata/nn/attention/sequence_parallel.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/optim/adamw.h"
+#include "strata/shard/segments.h"
 
 namespace strata::memory {
 namespace {
@@ -97,7 +98,7 @@ class Walk {
     nn::LossSums sums;
     nn::ForwardContext context;
     context.training = true;
-    context.sums = &sums;
+    context.head.sums = &sums;
     nn::ExpertBalance balance(/*scale=*/1, store_.mesh().sequence.get());
     if (options_.balances_experts) context.balance = &balance;
     const comm::SentBytes before = comm::sent_bytes(store_.mesh());
@@ -109,11 +110,8 @@ class Walk {
   // The export of a model gathers segment after segment, as checkpoint::export_model does.
   void save() {
     account_.begin_phase("save");
-    for (int u = 0; u < store_.num_units(); ++u) {
-      for (size_t s = 0; s < store_.unit(u).segments.size(); ++s) {
-        if (!store_.unit(u).segments[s].trainable) continue;
-        store_.with_stored(u, static_cast<int>(s), [](const at::Tensor&) {});
-      }
+    for (const shard::SegmentPlace& place : shard::trained_segments_of(store_)) {
+      store_.with_stored(place.unit, place.segment, [](const at::Tensor&) {});
     }
   }
 
@@ -123,7 +121,7 @@ class Walk {
     const nn::Batch batch = imagined_part(options_.eval_documents, options_.eval_sources);
     nn::LossSums sums;
     nn::ForwardContext context;
-    context.sums = &sums;
+    context.head.sums = &sums;
     executor_.evaluate(batch, context);
   }
 

@@ -15,7 +15,7 @@ void check_learned_positions(const nn::ForwardContext& context, int64_t most,
   for (size_t d = 1; d < offsets.size(); ++d) {
     longest = std::max(longest, offsets[d] - offsets[d - 1]);
   }
-  if (context.cache != nullptr) longest += context.cache->length;
+  if (context.generation.cache != nullptr) longest += context.generation.cache->length;
   if (longest <= most) return;
   throw ConfigError(
       "max_length: found a document of {} tokens, expected at most {}, for which the model has "

@@ -57,7 +57,7 @@ class Block {
 
   // kEmbedding: `x` is a placeholder (its requires_grad alone matters, I4); returns [T, hidden].
   // kLayer: [T, hidden] -> [T, hidden]. kHead: [T, hidden] -> scalar sum of losses * loss_scale;
-  // it fills context.sums, and, when a gradient is needed, computes gradients already here.
+  // it fills context.head.sums, and, when a gradient is needed, computes gradients already here.
   virtual at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) = 0;
 };
 

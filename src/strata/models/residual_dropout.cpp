@@ -20,7 +20,7 @@ at::Tensor add_with_dropout(const nn::Linear& layer, const nn::Remakable& x,
   const at::Tensor y =
       dropout.is_last ? layer.forward_last(x, context) : layer.forward(x.value, context);
   return nn::add_dropout(residual, y, dropout.rate, dropout.place_id, context,
-                         !dropout.is_last || context.wants_output);
+                         !dropout.is_last || context.pass.wants_output);
 }
 
 }  // namespace strata::models

@@ -70,37 +70,52 @@ class ExpertBalance;  // nn/experts/expert_balance.h
 // them, later ones read them (the encoder's output, tables of relative positions).
 using Shelf = std::vector<at::Tensor>;
 
-// Everything a block may look at beside its input and its parameters.
-struct ForwardContext {
-  const Batch* batch = nullptr;
-  bool training = false;
-  bool disable_dropout = false;
-  DrawKey draw = {};
+// What is asked of the head: of the micro-batch, by the recipe.
+struct HeadTask {
   float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
   float label_smoothing = 0;  // of the loss, see ops/cross_entropy.h
-  // NEFTune's noise on embedded tokens while training (nn/embedded_rows.h): alpha / sqrt(tokens of
-  // a row); 0: none.
-  double embedding_noise = 0;
-  LossSums* sums = nullptr;  // the head adds to it
+  LossSums* sums = nullptr;   // the head adds to it
   // The documents are pairs of answers, whose losses take the place of the tokens'; the head fills
   // what it tells of them. Null: they are not.
   Preference* preference = nullptr;
   // Of a head that gives each document a reward: which rows it reads; it fills what they got.
   Rewards* rewards = nullptr;
-  // A mixture's routers add to it, and get a gradient from it; null: no loss balances experts.
-  ExpertBalance* balance = nullptr;
+  // Generation of encoder-decoder models: the head writes the logits after each document here, fp32
+  // [D, vocab], and takes no loss.
+  at::Tensor* next_logits = nullptr;
+};
+
+// What a generation keeps between its tokens; null: there is none.
+struct Generation {
+  KvCache* cache = nullptr;  // keys and values of earlier tokens
+  DecoderCache* decoder_cache = nullptr;
+};
+
+// How one block runs this once: of the step of the schedule, by the executor.
+struct BlockPass {
   // False: the block runs again for its backward pass, and nobody reads what it returns.
   bool wants_output = true;
   // Selective checkpointing: layers make their input again where that is cheap (nn/remakable.h).
   bool remakes_inputs = false;
   // Where attention leaves its results, or finds them when the block runs again; null: nowhere.
   KeptAttention* kept_attention = nullptr;
-  KvCache* cache = nullptr;  // generation: keys and values of earlier tokens
-  Shelf* shelf = nullptr;    // where models::Block says that it makes or reads some
-  DecoderCache* decoder_cache = nullptr;
-  // Generation of encoder-decoder models: the head writes the logits after each document here, fp32
-  // [D, vocab], and takes no loss.
-  at::Tensor* next_logits = nullptr;
+  Shelf* shelf = nullptr;  // where models::Block says that it makes or reads some
+};
+
+// Everything a block may look at beside its input and its parameters.
+struct ForwardContext {
+  const Batch* batch = nullptr;
+  bool training = false;
+  bool disable_dropout = false;
+  DrawKey draw = {};
+  // NEFTune's noise on embedded tokens while training (nn/embedded_rows.h): alpha / sqrt(tokens of
+  // a row); 0: none.
+  double embedding_noise = 0;
+  // A mixture's routers add to it, and get a gradient from it; null: no loss balances experts.
+  ExpertBalance* balance = nullptr;
+  HeadTask head = {};
+  Generation generation = {};
+  BlockPass pass = {};
 
   bool drops() const { return training && !disable_dropout; }
 };

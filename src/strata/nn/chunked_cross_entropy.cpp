@@ -371,20 +371,20 @@ at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
   LossCall call{&output,
                 DropoutDraw::from(context),
                 context.batch->targets,
-                context.loss_scale,
+                context.head.loss_scale,
                 want_gradient,
                 context.training,
                 at::Tensor(),
-                {.softcap = static_cast<float>(softcap), .smoothing = context.label_smoothing},
-                context.preference};
+                {.softcap = static_cast<float>(softcap), .smoothing = context.head.label_smoothing},
+                context.head.preference};
   if (output.is_dora()) call.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
   ops::CrossEntropySums sums;
   at::Tensor loss = LossFunction::apply(call, h, context.batch->offsets, &sums);
-  if (context.sums != nullptr) {
-    context.sums->loss += sums.loss;
-    context.sums->correct += sums.correct;
-    context.sums->entropy += sums.entropy;
-    context.sums->tokens += sums.tokens;
+  if (context.head.sums != nullptr) {
+    context.head.sums->loss += sums.loss;
+    context.head.sums->correct += sums.correct;
+    context.head.sums->entropy += sums.entropy;
+    context.head.sums->tokens += sums.tokens;
   }
   return loss;
 }

@@ -11,12 +11,12 @@
 namespace strata::nn {
 
 // h [T, hidden] -> fp32 scalar: sum over trained tokens of -log p(target), smoothed as the context
-// says, times context.loss_scale. Adds to context.sums. When h requires grad (under grad mode) the
-// gradients of h and of the layer's trainable weights are computed here; backward must start from
-// 1, anything else is an InternalError. Rows with target -100 cost nothing. `softcap`: of the
-// logits, see ops/cross_entropy.h. With context.preference the loss is the sum over its pairs, and
-// the gradients are those of that (preference_loss.h). Memory: logits of one chunk, at most about
-// 16 MB in fp32, and the gradient of h.
+// says, times context.head.loss_scale. Adds to context.head.sums. When h requires grad (under grad
+// mode) the gradients of h and of the layer's trainable weights are computed here; backward must
+// start from 1, anything else is an InternalError. Rows with target -100 cost nothing. `softcap`:
+// of the logits, see ops/cross_entropy.h. With context.head.preference the loss is the sum over its
+// pairs, and the gradients are those of that (preference_loss.h). Memory: logits of one chunk, at
+// most about 16 MB in fp32, and the gradient of h.
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context, double softcap = 0);
 

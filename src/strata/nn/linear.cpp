@@ -32,7 +32,7 @@ LinearCall call_of(std::vector<const Linear*> layers, const Remakable& x, bool h
                   .draw = DropoutDraw::from(context),
                   .has_residual = has_residual,
                   .training = context.training};
-  if (context.remakes_inputs) call.remake = x.remake;
+  if (context.pass.remakes_inputs) call.remake = x.remake;
   return call;
 }
 
@@ -296,14 +296,14 @@ at::Tensor Linear::forward_add(const Remakable& x, const at::Tensor& residual,
 
 at::Tensor Linear::forward_add_last(const Remakable& x, const at::Tensor& residual,
                                     const ForwardContext& context) const {
-  return add_to(residual, x, context, context.wants_output);
+  return add_to(residual, x, context, context.pass.wants_output);
 }
 
 at::Tensor Linear::forward_last(const Remakable& x, const ForwardContext& context) const {
   if (rescale_ != nullptr && !rescale_->of_input) return forward(x.value, context);
   const Remakable input = rescale_ != nullptr ? Remakable(on_input(x.value, rescale())) : x;
   LinearCall call = call_of({this}, input, /*has_residual=*/false, context);
-  call.wants_output = context.wants_output;
+  call.wants_output = context.pass.wants_output;
   return LinearFunction::apply(std::move(call), input.value, std::optional<at::Tensor>())[0];
 }
 

@@ -70,8 +70,9 @@ class Linear {
   // residual + forward(x); the residual's gradient is the output's.
   at::Tensor forward_add(const Remakable& x, const at::Tensor& residual,
                          const ForwardContext& context) const;
-  // As forward_add() at the end of a block: where context.wants_output is false, what its gradients
-  // need is kept and the sum is not computed; the result is then of the right shape alone.
+  // As forward_add() at the end of a block: where context.pass.wants_output is false, what its
+  // gradients need is kept and the sum is not computed; the result is then of the right shape
+  // alone.
   at::Tensor forward_add_last(const Remakable& x, const at::Tensor& residual,
                               const ForwardContext& context) const;
   // forward() of which the block's end alone reads the result: as forward_add_last().

@@ -9,8 +9,8 @@ namespace strata::nn {
 
 at::Tensor rewarded_rows(const at::Tensor& x, const ForwardContext& context) {
   std::vector<int64_t> rows;
-  if (context.rewards != nullptr) {
-    rows = context.rewards->rows;
+  if (context.head.rewards != nullptr) {
+    rows = context.head.rewards->rows;
   } else {
     const std::vector<int64_t>& offsets = context.batch->offsets;
     for (size_t d = 1; d < offsets.size(); ++d) rows.push_back(offsets[d] - 1);
@@ -26,17 +26,17 @@ at::Tensor reward_loss(const at::Tensor& rewards, const ForwardContext& context)
   const at::Tensor chosen = pairs.select(1, 0), rejected = pairs.select(1, 1);
   // -log sigmoid, of which plans know no shape.
   at::Tensor loss = at::softplus(rejected - chosen).sum();
-  const Rewards* asked = context.rewards;
+  const Rewards* asked = context.head.rewards;
   if (asked != nullptr && asked->center_coefficient != 0) {
     loss = loss + asked->center_coefficient * (chosen + rejected).square().sum();
   }
   if (asked != nullptr && !rewards.is_meta()) {
     const at::Tensor found = pairs.detach().reshape({-1}).cpu().to(at::kDouble);
     const double* first = found.const_data_ptr<double>();
-    context.rewards->values.assign(first, first + found.numel());
-    if (context.sums != nullptr) context.sums->loss += loss.item<double>();
+    context.head.rewards->values.assign(first, first + found.numel());
+    if (context.head.sums != nullptr) context.head.sums->loss += loss.item<double>();
   }
-  return loss * context.loss_scale;
+  return loss * context.head.loss_scale;
 }
 
 }  // namespace strata::nn

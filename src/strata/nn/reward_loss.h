@@ -21,13 +21,13 @@ struct Rewards {
   std::vector<double> values;  // [D] filled by the head
 };
 
-// x [T, hidden] -> [D, hidden]: the rows of context.rewards; where it is null (a memory plan) the
-// last of each document.
+// x [T, hidden] -> [D, hidden]: the rows of context.head.rewards; where it is null (a memory plan)
+// the last of each document.
 at::Tensor rewarded_rows(const at::Tensor& x, const ForwardContext& context);
 
 // rewards [D, 1] -> fp32 scalar: the sum over pairs of -log sigmoid(chosen - rejected) +
-// center_coefficient * (chosen + rejected)^2, times context.loss_scale. Adds to context.sums, and
-// fills context.rewards.
+// center_coefficient * (chosen + rejected)^2, times context.head.loss_scale. Adds to
+// context.head.sums, and fills context.head.rewards.
 at::Tensor reward_loss(const at::Tensor& rewards, const ForwardContext& context);
 
 }  // namespace strata::nn

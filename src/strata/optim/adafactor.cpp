@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/optim/adamw.h"
+#include "strata/shard/segments.h"
 
 namespace strata::optim {
 namespace {
@@ -52,13 +53,9 @@ int64_t part_begin(int64_t size, int rank, int ranks) { return size * rank / ran
 
 Adafactor::Adafactor(shard::UnitStore& store, const AdafactorOptions& options)
     : store_(store), options_(options), walk_(walk_of_parameters(store, options.sub_group_size)) {
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      if (!segments[static_cast<size_t>(s)].trainable) continue;
-      for (const shard::Extent& extent : segments[static_cast<size_t>(s)].extents) {
-        add_tensor(u, s, *extent.parameter);
-      }
+  for (const auto& [unit, segment, layout] : shard::trained_segments_of(store)) {
+    for (const shard::Extent& extent : layout->extents) {
+      add_tensor(unit, segment, *extent.parameter);
     }
   }
 }

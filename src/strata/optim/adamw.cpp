@@ -5,6 +5,7 @@
 
 #include "strata/ops/adamw.h"
 #include "strata/ops/square_sum.h"
+#include "strata/shard/segments.h"
 
 namespace strata::optim {
 
@@ -17,18 +18,11 @@ bool is_decayed(const std::string& parameter_name) {
 }
 
 double global_gradient_norm(shard::UnitStore& store) {
-  const int rank = store.mesh().shard->rank();
   std::vector<at::Tensor> gradients;
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (size_t s = 0; s < segments.size(); ++s) {
-      if (!segments[s].trainable) continue;
-      const at::Tensor& gradient = store.home(u, static_cast<int>(s)).gradient;
-      // Piece by piece: what lies between tensors is padding with undefined content.
-      for (const shard::Piece& piece : shard::pieces_of(segments[s], rank)) {
-        gradients.push_back(gradient.narrow(0, piece.shard_begin, piece.length));
-      }
-    }
+  // Piece by piece: what lies between tensors is padding with undefined content.
+  for (const auto& [unit, segment, piece] : shard::own_trained_pieces(store)) {
+    const at::Tensor& gradient = store.home(unit, segment).gradient;
+    gradients.push_back(gradient.narrow(0, piece.shard_begin, piece.length));
   }
   const double sum = ops::square_sum(gradients);
   at::Tensor total = at::full({1}, sum, at::kDouble);
@@ -67,44 +61,33 @@ void AdamW::allocate_moments() {
   }
   moments_.resize(static_cast<size_t>(store_.num_units()));
   for (int u = 0; u < store_.num_units(); ++u) {
-    const auto& segments = store_.unit(u).segments;
-    auto& of_unit = moments_[static_cast<size_t>(u)];
-    of_unit.resize(segments.size());
-    for (size_t s = 0; s < segments.size(); ++s) {
-      if (!segments[s].trainable) continue;
-      Moments& moments = of_unit[s];
-      if (file_) {
-        moments.exp_avg_region = file_->add(segments[s].shard_numel, at::kFloat);
-        moments.exp_avg_sq_region = file_->add(segments[s].shard_numel, at::kFloat);
-        moments.exp_avg = file_->view(moments.exp_avg_region);
-        moments.exp_avg_sq = file_->view(moments.exp_avg_sq_region);
-      } else {
-        const auto options_f32 = store_.home(u, static_cast<int>(s)).gradient.options();
-        moments.exp_avg = at::zeros({segments[s].shard_numel}, options_f32);
-        moments.exp_avg_sq = at::zeros({segments[s].shard_numel}, options_f32);
-      }
+    moments_[static_cast<size_t>(u)].resize(store_.unit(u).segments.size());
+  }
+  for (const auto& [unit, segment, layout] : shard::trained_segments_of(store_)) {
+    Moments& of_segment = moments(unit, segment);
+    if (file_) {
+      of_segment.exp_avg_region = file_->add(layout->shard_numel, at::kFloat);
+      of_segment.exp_avg_sq_region = file_->add(layout->shard_numel, at::kFloat);
+      of_segment.exp_avg = file_->view(of_segment.exp_avg_region);
+      of_segment.exp_avg_sq = file_->view(of_segment.exp_avg_sq_region);
+    } else {
+      const auto options_f32 = store_.home(unit, segment).gradient.options();
+      of_segment.exp_avg = at::zeros({layout->shard_numel}, options_f32);
+      of_segment.exp_avg_sq = at::zeros({layout->shard_numel}, options_f32);
     }
   }
 }
 
 void AdamW::collect_runs() {
-  const int rank = store_.mesh().shard->rank();
-  for (int u = 0; u < store_.num_units(); ++u) {
-    const auto& segments = store_.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      const shard::Segment& segment = segments[static_cast<size_t>(s)];
-      if (!segment.trainable) continue;
-      for (const shard::Piece& piece : shard::pieces_of(segment, rank)) {
-        const bool decayed = is_decayed(piece.parameter->name());
-        const bool continues = !runs_.empty() && runs_.back().unit == u &&
-                               runs_.back().segment == s && runs_.back().decayed == decayed &&
-                               runs_.back().begin + runs_.back().length == piece.shard_begin;
-        if (continues) {
-          runs_.back().length += piece.length;
-        } else {
-          runs_.push_back({u, s, piece.shard_begin, piece.length, decayed});
-        }
-      }
+  for (const auto& [unit, segment, piece] : shard::own_trained_pieces(store_)) {
+    const bool decayed = is_decayed(piece.parameter->name());
+    const bool continues = !runs_.empty() && runs_.back().unit == unit &&
+                           runs_.back().segment == segment && runs_.back().decayed == decayed &&
+                           runs_.back().begin + runs_.back().length == piece.shard_begin;
+    if (continues) {
+      runs_.back().length += piece.length;
+    } else {
+      runs_.push_back({unit, segment, piece.shard_begin, piece.length, decayed});
     }
   }
 }
@@ -112,21 +95,17 @@ void AdamW::collect_runs() {
 // Of each trained segment as many groups as its size asks for.
 std::vector<SubGroup> AdamW::sub_groups() {
   std::vector<SubGroup> groups;
-  for (int u = 0; u < store_.num_units(); ++u) {
-    const auto& segments = store_.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      if (!segments[static_cast<size_t>(s)].trainable) continue;
-      const shard::Home& home = store_.home(u, s);
-      const Moments& state = moments(u, s);
-      std::vector<RestingArray> arrays{{home.value}, {state.exp_avg}, {state.exp_avg_sq}};
-      if (home.region) arrays[0] = {home.value, store_.file(), *home.region};
-      if (file_) {
-        arrays[1] = {state.exp_avg, file_.get(), state.exp_avg_region};
-        arrays[2] = {state.exp_avg_sq, file_.get(), state.exp_avg_sq_region};
-      }
-      add_groups({.unit = u, .segment = s, .arrays = std::move(arrays)},
-                 segments[static_cast<size_t>(s)].shard_numel, options_.sub_group_size, groups);
+  for (const auto& [unit, segment, layout] : shard::trained_segments_of(store_)) {
+    const shard::Home& home = store_.home(unit, segment);
+    const Moments& state = moments(unit, segment);
+    std::vector<RestingArray> arrays{{home.value}, {state.exp_avg}, {state.exp_avg_sq}};
+    if (home.region) arrays[0] = {home.value, store_.file(), *home.region};
+    if (file_) {
+      arrays[1] = {state.exp_avg, file_.get(), state.exp_avg_region};
+      arrays[2] = {state.exp_avg_sq, file_.get(), state.exp_avg_sq_region};
     }
+    add_groups({.unit = unit, .segment = segment, .arrays = std::move(arrays)}, layout->shard_numel,
+               options_.sub_group_size, groups);
   }
   return groups;
 }
@@ -179,22 +158,15 @@ void AdamW::rehearse() {
 }
 
 std::vector<StateTensor> AdamW::state() {
-  const int rank = store_.mesh().shard->rank();
   std::vector<StateTensor> tensors;
-  for (int u = 0; u < store_.num_units(); ++u) {
-    const auto& segments = store_.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      if (!segments[static_cast<size_t>(s)].trainable) continue;
-      for (const shard::Piece& piece : shard::pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        const auto add = [&](const char* name, const at::Tensor& flat) {
-          tensors.push_back({name, piece.parameter, piece.parameter->shape(), piece.tensor_begin,
-                             flat.narrow(0, piece.shard_begin, piece.length),
-                             /*rests_in_file=*/file_ != nullptr});
-        };
-        add("exp_avg", moments(u, s).exp_avg);
-        add("exp_avg_sq", moments(u, s).exp_avg_sq);
-      }
-    }
+  for (const auto& [unit, segment, piece] : shard::own_trained_pieces(store_)) {
+    const auto add = [&, &piece = piece](const char* name, const at::Tensor& flat) {
+      tensors.push_back({name, piece.parameter, piece.parameter->shape(), piece.tensor_begin,
+                         flat.narrow(0, piece.shard_begin, piece.length),
+                         /*rests_in_file=*/file_ != nullptr});
+    };
+    add("exp_avg", moments(unit, segment).exp_avg);
+    add("exp_avg_sq", moments(unit, segment).exp_avg_sq);
   }
   return tensors;
 }

@@ -5,6 +5,7 @@
 
 #include "strata/ops/quant/dynamic.h"
 #include "strata/optim/adamw.h"
+#include "strata/shard/segments.h"
 
 namespace strata::optim {
 namespace {
@@ -24,16 +25,8 @@ bool keeps_8bit(const nn::Parameter& parameter) {
 
 RuleOptimizer::RuleOptimizer(shard::UnitStore& store, const RuleOptions& options)
     : store_(store), options_(options), walk_(walk_of_parameters(store, options.sub_group_size)) {
-  const int rank = store.mesh().shard->rank();
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      const shard::Segment& segment = segments[static_cast<size_t>(s)];
-      if (!segment.trainable) continue;
-      for (const shard::Piece& piece : shard::pieces_of(segment, rank)) {
-        parts_.push_back(make_part(u, s, piece));
-      }
-    }
+  for (const shard::OwnPiece& own : shard::own_trained_pieces(store)) {
+    parts_.push_back(make_part(own.unit, own.segment, own.piece));
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "strata/shard/segments.h"
+
 namespace strata::optim {
 namespace {
 
@@ -117,14 +119,11 @@ void SubGroupWalk::run(const GroupUpdate& update) {
 std::unique_ptr<SubGroupWalk> walk_of_parameters(shard::UnitStore& store, int64_t sub_group_size) {
   if (store.file() == nullptr) return nullptr;
   std::vector<SubGroup> groups;
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      if (!segments[static_cast<size_t>(s)].trainable) continue;
-      const shard::Home& home = store.home(u, s);
-      add_groups({.unit = u, .segment = s, .arrays = {{home.value, store.file(), *home.region}}},
-                 segments[static_cast<size_t>(s)].shard_numel, sub_group_size, groups);
-    }
+  for (const auto& [unit, segment, layout] : shard::trained_segments_of(store)) {
+    const shard::Home& home = store.home(unit, segment);
+    add_groups(
+        {.unit = unit, .segment = segment, .arrays = {{home.value, store.file(), *home.region}}},
+        layout->shard_numel, sub_group_size, groups);
   }
   return std::make_unique<SubGroupWalk>(std::move(groups));
 }

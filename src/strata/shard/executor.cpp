@@ -188,10 +188,14 @@ static at::Tensor tracked(const at::Tensor& input) {
   return leaf;
 }
 
-at::Tensor Executor::run_block(const Step& step, const at::Tensor& input, nn::Shelf& shelf) {
-  context_.remakes_inputs = step.keep == Keep::kSelected;
-  context_.shelf = &shelf;
-  return blocks_[static_cast<size_t>(step.index)]->forward(input, context_);
+at::Tensor Executor::run_block(const Step& step, const at::Tensor& input, Kept& kept,
+                               nn::Shelf& shelf) {
+  nn::ForwardContext context = context_;
+  context.pass = {.wants_output = step.action != Action::kBackward,
+                  .remakes_inputs = step.keep == Keep::kSelected,
+                  .kept_attention = step.keep == Keep::kAttention ? &kept.attention : nullptr,
+                  .shelf = &shelf};
+  return blocks_[static_cast<size_t>(step.index)]->forward(input, context);
 }
 
 void Executor::record(const Step& step, const at::Tensor& input, Kept& kept) {
@@ -207,7 +211,7 @@ void Executor::record(const Step& step, const at::Tensor& input, Kept& kept) {
     if (has_gradient) read = tracked(read);
     kept.read.push_back(has_gradient ? read : at::Tensor());
   }
-  kept.output = run_block(step, kept.input, shelf);
+  kept.output = run_block(step, kept.input, kept, shelf);
   for (const models::Shelved& made : block.makes()) {
     const auto slot = static_cast<size_t>(made.slot);
     kept.made.push_back(shelf[slot]);
@@ -228,10 +232,8 @@ void Executor::forward(const Step& step) {
     return;
   }
   if (runs_again(step.keep) && !is_away(step.index)) kept.input = current_;
-  if (step.keep == Keep::kAttention) context_.kept_attention = &kept.attention;
   at::NoGradGuard no_grad;
-  current_ = run_block(step, current_.defined() ? current_ : at::empty({0}), shelf_);
-  context_.kept_attention = nullptr;
+  current_ = run_block(step, current_.defined() ? current_ : at::empty({0}), kept, shelf_);
 }
 
 void Executor::loss(const Step& step) {
@@ -240,7 +242,7 @@ void Executor::loss(const Step& step) {
   at::AutoGradMode record(true);
   const at::Tensor input = tracked(current_);
   current_ = at::Tensor();
-  const at::Tensor loss = run_block(step, input, shelf_);
+  const at::Tensor loss = run_block(step, input, kept_[static_cast<size_t>(step.index)], shelf_);
   current_ = torch::autograd::grad({loss}, {input})[0];
 }
 
@@ -286,12 +288,8 @@ void Executor::backward(const Step& step) {
   if (runs_again(step.keep)) {
     const at::Tensor input =
         is_away(step.index) ? away_->take(step.index) : std::exchange(kept.input, at::Tensor());
-    if (step.keep == Keep::kAttention) context_.kept_attention = &kept.attention;
     kept.attention.run_again();
-    context_.wants_output = false;
     record(step, input, kept);
-    context_.wants_output = true;
-    context_.kept_attention = nullptr;
   }
   current_ = differentiate(block, kept, std::move(current_));
 }

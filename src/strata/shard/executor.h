@@ -34,7 +34,7 @@ class Executor {
   // Forward only.
   void evaluate(const nn::Batch& batch, const nn::ForwardContext& context);
   // The decoder's blocks alone. Requires: a model with an encoder, whose part of the decoder's
-  // input context.decoder_cache holds since an evaluate().
+  // input context.generation.decoder_cache holds since an evaluate().
   void decode(const nn::Batch& batch, const nn::ForwardContext& context);
   // To be called whenever homes were written: by an update, or by loading after the first
   // micro-batch. Units that stay gathered are brought up to date before the next one.
@@ -76,7 +76,7 @@ class Executor {
   void wait_for_units(int block);
   void open_gradients(int block);
   void start_reduce(int u);
-  at::Tensor run_block(const Step& step, const at::Tensor& input, nn::Shelf& shelf);
+  at::Tensor run_block(const Step& step, const at::Tensor& input, Kept& kept, nn::Shelf& shelf);
   // Runs the block under autograd and keeps what its backward pass starts from and ends at.
   void record(const Step& step, const at::Tensor& input, Kept& kept);
   // The gradients of what the block read, those of the shelf added up, from those of its results.

@@ -5,6 +5,7 @@
 #include "strata/hf/mxfp4.h"
 #include "strata/libtorch/side_stream.h"
 #include "strata/shard/mxfp4_loading.h"
+#include "strata/shard/segments.h"
 
 namespace strata::shard {
 
@@ -45,16 +46,9 @@ hf::DType dtype_of(at::ScalarType type) {
 }
 
 void fill_homes(UnitStore& store, const Source& source) {
-  const int rank = store.mesh().shard->rank();
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        if (piece.parameter->quantization()) continue;
-        source(*piece.parameter, piece.tensor_begin,
-               store.home(u, s).value.narrow(0, piece.shard_begin, piece.length));
-      }
-    }
+  for (const OwnPiece& own : own_pieces(store)) {
+    if (own.piece.parameter->quantization()) continue;
+    source(*own.piece.parameter, own.piece.tensor_begin, value_of(store, own));
   }
 }
 
@@ -148,12 +142,9 @@ void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& 
   Source source;
   Announcement opened(0);
   announce(*store.mesh().world, opened, [&] { source = open(); });
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      const bool holds_codes = segments[static_cast<size_t>(s)].storage == at::kByte;
-      if (holds_codes == (kind == HomeKind::kCodes)) send_segment(store, u, s, source);
-    }
+  for (const auto& [unit, segment, layout] : segments_of(store)) {
+    const bool holds_codes = layout->storage == at::kByte;
+    if (holds_codes == (kind == HomeKind::kCodes)) send_segment(store, unit, segment, source);
   }
 }
 
@@ -245,20 +236,15 @@ Source folder_source(const hf::ModelFolder& folder,
 
 void place_elements(UnitStore& store, const nn::Parameter& parameter, int64_t begin,
                     const at::Tensor& values) {
-  const int rank = store.mesh().shard->rank();
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        if (piece.parameter != &parameter) continue;
-        const int64_t first = std::max(piece.tensor_begin, begin);
-        const int64_t last = std::min(piece.tensor_begin + piece.length, begin + values.numel());
-        if (first >= last) continue;
-        store.home(u, s)
-            .value.narrow(0, piece.shard_begin + first - piece.tensor_begin, last - first)
-            .copy_(values.narrow(0, first - begin, last - first));
-      }
-    }
+  for (const OwnPiece& own : own_pieces(store)) {
+    const Piece& piece = own.piece;
+    if (piece.parameter != &parameter) continue;
+    const int64_t first = std::max(piece.tensor_begin, begin);
+    const int64_t last = std::min(piece.tensor_begin + piece.length, begin + values.numel());
+    if (first >= last) continue;
+    value_of(store, own)
+        .narrow(0, first - piece.tensor_begin, last - first)
+        .copy_(values.narrow(0, first - begin, last - first));
   }
 }
 
@@ -275,22 +261,18 @@ at::Tensor read_rows(UnitStore& store, const nn::Parameter& parameter,
   const int64_t columns = parameter.shape()[1];
   at::Tensor result = at::zeros({static_cast<int64_t>(rows.size()), columns});
   comm::Group& group = *store.mesh().shard;
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], group.rank())) {
-        if (piece.parameter != &parameter) continue;
-        const at::Tensor& home = store.home(u, s).value;
-        for (size_t i = 0; i < rows.size(); ++i) {
-          const int64_t begin = rows[i] * columns;
-          const int64_t first = std::max(piece.tensor_begin, begin);
-          const int64_t last = std::min(piece.tensor_begin + piece.length, begin + columns);
-          if (first >= last) continue;
-          result.select(0, static_cast<int64_t>(i))
-              .narrow(0, first - begin, last - first)
-              .copy_(home.narrow(0, piece.shard_begin + first - piece.tensor_begin, last - first));
-        }
-      }
+  for (const OwnPiece& own : own_pieces(store)) {
+    const Piece& piece = own.piece;
+    if (piece.parameter != &parameter) continue;
+    const at::Tensor values = value_of(store, own);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t begin = rows[i] * columns;
+      const int64_t first = std::max(piece.tensor_begin, begin);
+      const int64_t last = std::min(piece.tensor_begin + piece.length, begin + columns);
+      if (first >= last) continue;
+      result.select(0, static_cast<int64_t>(i))
+          .narrow(0, first - begin, last - first)
+          .copy_(values.narrow(0, first - piece.tensor_begin, last - first));
     }
   }
   // Every element rests on one rank; the others add zero.
@@ -299,18 +281,15 @@ at::Tensor read_rows(UnitStore& store, const nn::Parameter& parameter,
 }
 
 at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter) {
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      for (const Extent& extent : segments[static_cast<size_t>(s)].extents) {
-        if (extent.parameter != &parameter) continue;
-        at::Tensor flat;
-        store.with_stored(u, s, [&](const at::Tensor& whole) {
-          flat = whole.narrow(0, extent.begin, parameter.stored_numel()).clone();
-        });
-        if (parameter.quantization()) return parameter.decoded(flat, at::kFloat);
-        return flat.view(parameter.shape()).to(at::kFloat);
-      }
+  for (const auto& [unit, segment, layout] : segments_of(store)) {
+    for (const Extent& extent : layout->extents) {
+      if (extent.parameter != &parameter) continue;
+      at::Tensor flat;
+      store.with_stored(unit, segment, [&, &extent = extent](const at::Tensor& whole) {
+        flat = whole.narrow(0, extent.begin, parameter.stored_numel()).clone();
+      });
+      if (parameter.quantization()) return parameter.decoded(flat, at::kFloat);
+      return flat.view(parameter.shape()).to(at::kFloat);
     }
   }
   throw InternalError(

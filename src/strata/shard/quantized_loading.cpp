@@ -14,6 +14,7 @@
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/loading.h"
+#include "strata/shard/segments.h"
 
 namespace strata::shard {
 namespace {
@@ -27,17 +28,9 @@ struct Target {
 };
 
 std::vector<Target> targets_of(UnitStore& store) {
-  const int rank = store.mesh().shard->rank();
   std::vector<Target> targets;
-  for (int u = 0; u < store.num_units(); ++u) {
-    const auto& segments = store.unit(u).segments;
-    for (int s = 0; s < static_cast<int>(segments.size()); ++s) {
-      for (const Piece& piece : pieces_of(segments[static_cast<size_t>(s)], rank)) {
-        if (!piece.parameter->quantization()) continue;
-        targets.push_back(
-            {piece, store.home(u, s).value.narrow(0, piece.shard_begin, piece.length)});
-      }
-    }
+  for (const OwnPiece& own : own_pieces(store)) {
+    if (own.piece.parameter->quantization()) targets.push_back({own.piece, value_of(store, own)});
   }
   return targets;
 }

@@ -32,7 +32,7 @@ data::DataRequest request_of(const config::RunConfig& config) {
   }
   request.seed = config.train.seed;
   request.hub_cache = config.model.cache_dir;
-  request.load.skip_bad_rows = config.data.on_bad_row == "skip";
+  request.load.skip_bad_rows = config.data.on_bad_row == config::OnBadRow::kSkip;
   request.load.configuration = config.data.dataset_config;
   for (const std::string& column : config.data.dataset_columns) {
     const size_t equals = column.find('=');
@@ -133,7 +133,7 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   options.shuffle = config.data.shuffle_dataset;
   options.seed = config.train.seed;
   options.long_rows = config.data.long_rows;
-  options.skip_bad_rows = config.data.on_bad_row == "skip";
+  options.skip_bad_rows = config.data.on_bad_row == config::OnBadRow::kSkip;
   options.add_special_tokens = config.data.add_special_tokens;
   options.append_concat_token = config.data.append_concat_token;
   options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(all_cores(config.data)));
@@ -274,7 +274,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   options.max_rows = rows_of_stream(config, wanted.data_parallel_size);
   sets.train = load(training_split(config.data));
   options.max_rows = 0;
-  if (config.train.eval_strategy != "no" || config.train.eval_on_start) {
+  if (config.train.eval_strategy != config::Interval::kNo || config.train.eval_on_start) {
     options.packing = config.data.eval_packing.value_or(config.data.packing);
     options.separate_documents = config.data.packing;
     const bool is_file = !config.data.validation_file.empty();
@@ -294,7 +294,7 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
   const config::TrainConfig& train = config.train;
   data::LengthGroups groups{
       .lengths = {}, .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
-  if (train.train_sampling_strategy == "group_by_length") {
+  if (train.train_sampling_strategy == config::Sampling::kGroupByLength) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const data::ExampleView row = rows[i];
       // Of a pair the source, which is what Trainer takes for its length.
@@ -307,7 +307,7 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
           train.per_device_train_batch_size,
           data_parallel_size,
           train.data_seed.value_or(train.seed),
-          train.train_sampling_strategy,
+          std::string(config::name_of(train.train_sampling_strategy)),
           train.dataloader_drop_last,
           std::move(groups)};
 }

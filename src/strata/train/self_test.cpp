@@ -77,15 +77,17 @@ config::RunConfig self_test_settings(config::RunConfig config, const Layout& lay
   train.gradient_accumulation_steps = layout.accumulation;
   // The layouts have rows of their own, and must have them in one order.
   train.auto_find_batch_size = false;
-  if (train.train_sampling_strategy == "group_by_length") train.train_sampling_strategy = "random";
+  if (train.train_sampling_strategy == config::Sampling::kGroupByLength) {
+    train.train_sampling_strategy = config::Sampling::kRandom;
+  }
   train.max_steps = kSteps;
-  train.logging_strategy = "steps";
+  train.logging_strategy = config::Interval::kSteps;
   train.logging_steps = 1;
-  train.eval_strategy = "no";
+  train.eval_strategy = config::Interval::kNo;
   train.eval_on_start = false;
-  train.save_strategy = "no";
+  train.save_strategy = config::Interval::kNo;
   train.resume_from_checkpoint.clear();
-  train.rehearse = "false";
+  train.rehearse = config::AutoSwitch::kFalse;
   train.disable_tqdm = true;
   config.lora.dropout = 0;
   config.shard.gradient_checkpointing = layout.checkpointing;

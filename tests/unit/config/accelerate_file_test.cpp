@@ -43,7 +43,7 @@ TEST_F(SettingsFiles, AccelerateFileOfTheLoraGuide) {
   const Settings settings =
       resolve({.launch_flags = {"--config_file", write("fsdp.yaml", kGuideLora)}});
   EXPECT_EQ(settings.config.launch.num_processes, 8);
-  EXPECT_EQ(settings.config.shard.sharding_strategy, "FULL_SHARD");
+  EXPECT_EQ(settings.config.shard.sharding_strategy, ShardingStrategy::kFullShard);
   EXPECT_FALSE(settings.config.shard.forward_prefetch);
   EXPECT_TRUE(settings.config.shard.bf16);
   EXPECT_THAT(settings.warnings, IsEmpty());
@@ -77,8 +77,8 @@ mixed_precision: no
 num_processes: 2
 )");
   const Settings settings = resolve({.launch_flags = {"--config_file", file}});
-  EXPECT_EQ(settings.config.shard.sharding_strategy, "SHARD_GRAD_OP");
-  EXPECT_EQ(settings.config.shard.backward_prefetch, "BACKWARD_POST");
+  EXPECT_EQ(settings.config.shard.sharding_strategy, ShardingStrategy::kShardGradOp);
+  EXPECT_EQ(settings.config.shard.backward_prefetch, BackwardPrefetch::kPost);
   EXPECT_FALSE(settings.config.shard.bf16);
   EXPECT_EQ(settings.source_of("bf16"), file + ":17 (mixed_precision)");
   EXPECT_EQ(settings.config.shard.layer_classes, std::vector<std::string>{"BertLayer"});
@@ -196,7 +196,8 @@ TEST_F(SettingsFiles, DistributedTypesAndReshardBecomeAStrategy) {
   for (const Row& row : table) {
     Flags flags = {"--config_file", write("fsdp.yaml", row.text)};
     flags.insert(flags.end(), row.launch_flags.begin(), row.launch_flags.end());
-    EXPECT_EQ(resolve({.launch_flags = flags}).config.shard.sharding_strategy, row.strategy)
+    EXPECT_EQ(name_of(resolve({.launch_flags = flags}).config.shard.sharding_strategy),
+              row.strategy)
         << row.text;
   }
   const std::string file = write("fsdp.yaml",
@@ -228,7 +229,7 @@ TEST_F(SettingsFiles, DefaultFileOfAccelerateIsReadByTheLauncher) {
 TEST_F(SettingsFiles, FsdpConfigMayBeAFolder) {
   write("fsdp_config.json", "{\"backward_prefetch\": \"NO_PREFETCH\", \"min_num_params\": 0}");
   EXPECT_EQ(config_of({"--fsdp_config", folder_.path().string() + "/"}).shard.backward_prefetch,
-            "NO_PREFETCH");
+            BackwardPrefetch::kNone);
 }
 
 TEST(EnvironmentVariables, OfAccelerateAreRead) {
@@ -242,7 +243,7 @@ TEST(EnvironmentVariables, OfAccelerateAreRead) {
                                {"FSDP_NONSENSE", "1"},
                                {"PATH", "/bin"}}});
   EXPECT_FALSE(settings.config.shard.bf16);
-  EXPECT_EQ(settings.config.shard.sharding_strategy, "SHARD_GRAD_OP");
+  EXPECT_EQ(settings.config.shard.sharding_strategy, ShardingStrategy::kShardGradOp);
   EXPECT_TRUE(settings.config.shard.gradient_checkpointing);
   EXPECT_THAT(settings.warnings,
               Contains("environment variable FSDP_NONSENSE: has no effect; no setting of this name "

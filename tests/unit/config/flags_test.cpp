@@ -98,7 +98,8 @@ TEST(Flags, ActivationCheckpointingNamesAMode) {
   for (const Row& row : table) {
     const ShardConfig shard = config_of(row.flags).shard;
     EXPECT_EQ(shard.gradient_checkpointing, row.on) << fmt::format("{}", fmt::join(row.flags, " "));
-    EXPECT_EQ(shard.checkpointing_mode, row.mode) << fmt::format("{}", fmt::join(row.flags, " "));
+    EXPECT_EQ(name_of(shard.checkpointing_mode), row.mode)
+        << fmt::format("{}", fmt::join(row.flags, " "));
   }
 }
 

@@ -46,7 +46,7 @@ TEST_F(SettingsFiles, PrecedenceIsDefaultsFilesEnvironmentLaunchFlagsFlags) {
   for (const Row& row : table) {
     const Settings settings = resolve(
         {.flags = row.flags, .launch_flags = row.launch_flags, .environment = row.environment});
-    EXPECT_EQ(settings.config.shard.sharding_strategy, row.strategy);
+    EXPECT_EQ(name_of(settings.config.shard.sharding_strategy), row.strategy);
     EXPECT_EQ(settings.source_of("fsdp_sharding_strategy"), row.source);
   }
 }
@@ -95,7 +95,7 @@ TEST_F(SettingsFiles, OwnYamlTakesEveryKindOfValue) {
   const RunConfig config = config_of({own});
   EXPECT_TRUE(config.data.packing);
   EXPECT_FALSE(config.shard.bf16);
-  EXPECT_EQ(config.train.eval_strategy, "no");
+  EXPECT_EQ(config.train.eval_strategy, Interval::kNo);
   EXPECT_EQ(config.train.eval_steps, std::nullopt);
   EXPECT_THAT(config.lora.target_modules, ElementsAre("q_proj", "v_proj"));
   EXPECT_EQ(config.optim.lr_scheduler_kwargs, "{\"num_cycles\": 2}");

@@ -53,13 +53,37 @@ TEST(SettingsTable, EveryRecordIsComplete) {
   }
 }
 
+// One of a closed set has a field of its own where no other setting's value changes with it.
+TEST(SettingsTable, EveryChoiceHasItsOwnFieldAndReadsBackTheSame) {
+  const RunConfig defaults;
+  for (const Setting& setting : settings_table()) {
+    const auto* field = std::get_if<ChoiceField>(&setting.field);
+    if (field == nullptr) continue;
+    SCOPED_TRACE(setting.name);
+    for (const std::string_view name : choices_of(setting)) {
+      RunConfig config;
+      assign({&setting, {.items = {std::string(name)}}, {Rank::kFlag, "test"}}, config);
+      EXPECT_EQ(field_text(setting, config), name);
+      for (const Setting& other : settings_table()) {
+        if (other.kind != Kind::kBound || &other == &setting) continue;
+        EXPECT_EQ(field_text(other, config), field_text(other, defaults)) << other.name;
+      }
+    }
+    EXPECT_GT(choices_of(setting).size(), 1u);
+    for (const std::string_view name : setting.choices) {
+      EXPECT_NE(std::ranges::find(field->names, name), field->names.end()) << name;
+    }
+  }
+}
+
 TEST(SettingsTable, EveryBoundSettingHasItsOwnField) {
   RunConfig config;
   std::map<void*, std::string_view> seen;
   for (const Setting& setting : settings_table()) {
     std::visit(
-        [&](auto accessor) {
-          if constexpr (!std::is_same_v<decltype(accessor), std::monostate>) {
+        [&](const auto& accessor) {
+          using Accessor = std::decay_t<decltype(accessor)>;
+          if constexpr (std::is_invocable_v<Accessor, RunConfig&>) {
             auto [first, is_new] = seen.emplace(&accessor(config), setting.name);
             EXPECT_TRUE(is_new) << setting.name << " and " << first->second;
           }

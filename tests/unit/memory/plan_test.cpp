@@ -90,7 +90,7 @@ Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
   nn::LossSums sums;
   nn::ForwardContext context;
   context.training = true;
-  context.sums = &sums;
+  context.head.sums = &sums;
   for (int step = 0; step < 2; ++step) {
     built.executor->train(batch, context, true, true);
     built.optimizer->step(1e-3, 1);

@@ -17,7 +17,7 @@ class LossTest : public ::testing::Test {
   LossTest() {
     at::manual_seed(0);
     batch_.token_keys = at::arange(kTokens);
-    context_ = {.batch = &batch_, .loss_scale = 0.25f, .sums = &sums_};
+    context_ = {.batch = &batch_, .head = {.loss_scale = 0.25f, .sums = &sums_}};
   }
 
   // A vocabulary so large that the rows fall into several chunks.
@@ -69,7 +69,7 @@ class LossTest : public ::testing::Test {
     at::Tensor logits = reference_logits(layer, h64, leaves);
     if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
     const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum,
-                                                       -100, context_.label_smoothing);
+                                                       -100, context_.head.label_smoothing);
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-4 * expected.item<double>());
     EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-3);
     EXPECT_EQ(sums_.tokens, targets.ne(-100).sum().item<int64_t>());
@@ -87,7 +87,7 @@ class LossTest : public ::testing::Test {
     pairs.options.beta = 0.02;
     pairs.reference = {-180, -75, -260, -40};
     pairs.answer_tokens = {43, 13, 70, 1};
-    context_.preference = &pairs;
+    context_.head.preference = &pairs;
     const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
     const at::Tensor loss = chunked_cross_entropy(h, layer, context_);
 
@@ -130,7 +130,7 @@ TEST_F(LossTest, SeveralChunks) {
 TEST_F(LossTest, CappedLogitsAndSmoothedTargets) {
   constexpr int64_t kVocab = 70001;
   for (const float smoothing : {0.0f, 0.2f}) {
-    context_.label_smoothing = smoothing;
+    context_.head.label_smoothing = smoothing;
     sums_ = {};
     check(*make(kVocab), random_targets(kVocab), /*softcap=*/2);
     sums_ = {};
@@ -181,7 +181,7 @@ TEST_F(LossTest, PairsWithoutAReferenceAreOnlySummed) {
   batch_.targets = targets_behind_prompts(50);
   batch_.offsets = {0, 50, 70, 140, 150};
   Preference pairs;
-  context_.preference = &pairs;
+  context_.head.preference = &pairs;
   chunked_cross_entropy(at::randn({kTokens, kHidden}), *layer, context_);
   ASSERT_EQ(pairs.documents.size(), 4u);
   double log_prob = 0;

@@ -55,7 +55,7 @@ TEST_P(Balances, LossAndGradientAreThoseOfAllLayers) {
   ForwardContext context{.balance = &balance};
   std::vector<Routing> routings;
   for (const at::Tensor& layer : logits) routings.push_back(route(layer, options, context));
-  context.wants_output = false;  // every second one runs again, from the last on
+  context.pass.wants_output = false;  // every second one runs again, from the last on
   for (size_t i = logits.size(); i-- > 0;) {
     if (i % 2 == 0) routings[i] = route(logits[i], options, context);
     const at::Tensor weights = routings[i].weights;

@@ -239,7 +239,7 @@ TEST(Experts, GradientsDoNotNeedTheResult) {
     for (Parameter* p : trained(layers)) {
       p->attach_grad(at::full(p->shape(), std::nan("")), /*overwrite=*/true);
     }
-    const at::Tensor y = forward(layers, in, options, {.wants_output = wants_output});
+    const at::Tensor y = forward(layers, in, options, {.pass = {.wants_output = wants_output}});
     EXPECT_EQ(y.sizes(), in.residual.sizes());
     torch::autograd::backward({y}, {at::ones({kTokens, Sizes{}.hidden})});
     gradients.push_back({in.x.grad(), in.logits.grad(), in.residual.grad()});

@@ -138,7 +138,7 @@ TEST_P(BranchGradients, EqualThoseOfDeltaWeights) {
   const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
   const at::Tensor expected = reference(leaves, x64, logits64, 3);
   ForwardContext context;
-  context.wants_output = wants_output;
+  context.pass.wants_output = wants_output;
   const at::Tensor y = add_fused_experts_last(
       layer.experts(), Remakable(in.x), in.residual,
       route(in.logits, {.experts_per_token = 3, .normalizes = true}, context), context);
@@ -187,7 +187,7 @@ TEST(FusedExperts, GradientsDoNotNeedTheResult) {
     }
     const Inputs in = make_inputs();
     ForwardContext context;
-    context.wants_output = i == 0;
+    context.pass.wants_output = i == 0;
     const at::Tensor y = forward(layer, in, 2, context);
     torch::autograd::backward({y}, {at::ones({kTokens, kHidden})});
     gradients[i] = {in.x.grad(), in.logits.grad()};

@@ -246,7 +246,7 @@ TEST_F(AttentionTest, DropsProbabilitiesWhileTraining) {
 TEST_F(AttentionTest, ASecondPassTakesWhatTheFirstOneKept) {
   Batch batch{.positions = at::arange(kTokens), .offsets = {0, kTokens}};
   KeptAttention kept;
-  const ForwardContext context{.batch = &batch, .kept_attention = &kept};
+  const ForwardContext context{.batch = &batch, .pass = {.kept_attention = &kept}};
   const auto attend = [&](double factor) {
     return rotary_attention(q_ * factor, k_.clone(), v_ * factor, rope_, options_, context);
   };
@@ -270,14 +270,14 @@ TEST_F(AttentionTest, CacheGivesTheSameAsTheWholeDocument) {
   for (const auto& [start, length] :
        std::vector<std::pair<int64_t, int64_t>>{{0, 5}, {5, 1}, {6, 3}}) {
     Batch part{.positions = at::arange(start, start + length), .offsets = {0, length}};
-    const ForwardContext step{.batch = &part, .cache = &cache};
+    const ForwardContext step{.batch = &part, .generation = {.cache = &cache}};
     const auto rows = [&](const at::Tensor& t) { return t.narrow(0, start, length).clone(); };
     parts.push_back(rotary_attention(rows(q_), rows(k_), rows(v_), rope_, options_, step));
     cache.length += length;
   }
   EXPECT_LT(relative_error(at::cat(parts), expected), 1e-5);
   Batch extra{.positions = at::arange(1), .offsets = {0, 1}};
-  const ForwardContext step{.batch = &extra, .cache = &cache};
+  const ForwardContext step{.batch = &extra, .generation = {.cache = &cache}};
   EXPECT_THROW(rotary_attention(q_.narrow(0, 0, 1).clone(), k_.narrow(0, 0, 1).clone(),
                                 v_.narrow(0, 0, 1).clone(), rope_, options_, step),
                ConfigError);

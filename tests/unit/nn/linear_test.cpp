@@ -157,7 +157,7 @@ TEST_F(LinearTest, MakesItsInputAgainInsteadOfKeepingIt) {
   int made = 0;
   const auto gradients = [&](bool remakes) {
     const at::Tensor x = leaf * 2.0;
-    context_.remakes_inputs = remakes;
+    context_.pass.remakes_inputs = remakes;
     const Remakable input(x, [&made, copy = x.detach().clone()] { return ++made, copy; });
     const size_t uses = x.use_count();
     const at::Tensor y = linear_shared_input({layer.get()}, input, context_)[0];
@@ -218,7 +218,7 @@ TEST_F(LinearTest, OutputThatNobodyReadsIsNotComputedAndTheGradientsAreTheSame) 
     const auto gradients = [&](bool wants_output) {
       for (Parameter* p : parameters) p->attach_grad(at::empty(p->shape()), /*overwrite=*/true);
       ForwardContext context = context_;
-      context.wants_output = wants_output;
+      context.pass.wants_output = wants_output;
       const at::Tensor y =
           sum == kPlain ? layer->forward_add_last(x, residual, context)
           : sum == kScaled

@@ -116,7 +116,7 @@ Found steps_of(const Case& row, comm::Mesh& mesh, bool offloads) {
   const auto optimizer = make_optimizer(store, {.name = row.optimizer, .weight_decay = 0.1});
   nn::LossSums sums;
   nn::ForwardContext context;
-  context.sums = &sums;
+  context.head.sums = &sums;
   const int rank = mesh.world->rank();
   for (int64_t step = 0; step < kSteps; ++step) {
     context.training = true;

@@ -94,7 +94,7 @@ std::vector<at::Tensor> gradients(bool offloads, bool frozen_start,
   nn::LossSums sums;
   nn::ForwardContext context;
   context.training = true;
-  context.sums = &sums;
+  context.head.sums = &sums;
   for (const int64_t tokens : {11, 40}) {
     executor.train(batch_of(tokens), context, tokens == 11, tokens == 40);
   }

@@ -114,7 +114,7 @@ Walked walk(int copies, at::ScalarType reduce_type, int micro_steps) {
     if (step.action == Action::kBackward) walked.events.push_back("backward");
   });
   nn::LossSums loss;
-  const nn::ForwardContext context{.training = true, .sums = &loss};
+  const nn::ForwardContext context{.training = true, .head = {.sums = &loss}};
   const nn::Batch batch = small_batch();
   for (int i = 0; i < micro_steps; ++i) {
     executor.train(batch, context, i == 0, i + 1 == micro_steps);

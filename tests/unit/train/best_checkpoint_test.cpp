@@ -11,7 +11,7 @@ class BestCheckpointTest : public ::testing::Test {
  protected:
   BestCheckpointTest() {
     config_.train.output_dir = "/nowhere/out";
-    config_.train.save_strategy = "steps";
+    config_.train.save_strategy = config::Interval::kSteps;
     config_.train.metric_for_best_model = "loss";
   }
 

@@ -8,12 +8,17 @@
 namespace strata::train {
 namespace {
 
+using config::Checkpointing;
+
 // What a layer keeps, in bytes, and the time that its recomputation takes.
-const std::map<std::string, int64_t> kKept = {
-    {"full", 10}, {"attention", 25}, {"selective", 180}, {"none", 200}};
+const std::map<Checkpointing, int64_t> kKept = {{Checkpointing::kFull, 10},
+                                                {Checkpointing::kAttention, 25},
+                                                {Checkpointing::kSelective, 180},
+                                                {Checkpointing::kNone, 200}};
 
 int64_t bytes_of(const config::ShardConfig& shard, int64_t num_layers) {
-  const std::string mode = shard.gradient_checkpointing ? shard.checkpointing_mode : "none";
+  const Checkpointing mode =
+      shard.gradient_checkpointing ? shard.checkpointing_mode : Checkpointing::kNone;
   int64_t bytes = 1000;
   for (int64_t layer = 0; layer < num_layers; ++layer) {
     const bool is_behind = shard.checkpointing_layers > 0 && layer >= shard.checkpointing_layers;
@@ -24,12 +29,12 @@ int64_t bytes_of(const config::ShardConfig& shard, int64_t num_layers) {
 
 CheckpointingChoice choose(int64_t num_layers, int64_t room, int* num_plans = nullptr) {
   config::RunConfig config;
-  config.shard.checkpointing_mode = "auto";
+  config.shard.checkpointing_mode = Checkpointing::kAuto;
   return choose_checkpointing(config, room, [&](const config::RunConfig& tried) {
-    EXPECT_NE(tried.shard.checkpointing_mode, "auto");
+    EXPECT_NE(tried.shard.checkpointing_mode, Checkpointing::kAuto);
     if (num_plans != nullptr) ++*num_plans;
-    const bool is_full =
-        tried.shard.gradient_checkpointing && tried.shard.checkpointing_mode == "full";
+    const bool is_full = tried.shard.gradient_checkpointing &&
+                         tried.shard.checkpointing_mode == Checkpointing::kFull;
     return PlannedPeak{bytes_of(tried.shard, num_layers),
                        is_full ? static_cast<int>(num_layers) - 1 : 0};
   });
@@ -37,7 +42,8 @@ CheckpointingChoice choose(int64_t num_layers, int64_t room, int* num_plans = nu
 
 // All that the ladder has, from the least to the most.
 std::vector<int64_t> ladder(int64_t num_layers) {
-  const std::vector<std::string> modes = {"full", "attention", "selective", "none"};
+  const std::vector<Checkpointing> modes = {Checkpointing::kFull, Checkpointing::kAttention,
+                                            Checkpointing::kSelective, Checkpointing::kNone};
   std::vector<int64_t> bytes;
   for (size_t stage = 0; stage + 1 < modes.size(); ++stage) {
     for (int64_t behind = 0; behind < num_layers; ++behind) {
@@ -45,7 +51,7 @@ std::vector<int64_t> ladder(int64_t num_layers) {
                       behind * kKept.at(modes[stage + 1]));
     }
   }
-  bytes.push_back(1000 + num_layers * kKept.at("none"));
+  bytes.push_back(1000 + num_layers * kKept.at(Checkpointing::kNone));
   return bytes;
 }
 

@@ -44,12 +44,12 @@ TEST(SelfTestLayouts, SettingsFollowAndForgetSizesOfAnotherWorld) {
   config::RunConfig config = settings(4, 1);
   config.lora.dropout = 0.3;
   config.shard.dp_shard_size = 2;
-  config.train.save_strategy = "epoch";
+  config.train.save_strategy = config::Interval::kEpoch;
   const auto layouts = self_test_layouts(config, 4);
   const config::RunConfig own = self_test_settings(config, layouts[0], 4, "/o");
   EXPECT_EQ(own.shard.dp_shard_size, 2);
   EXPECT_EQ(own.lora.dropout, 0);
-  EXPECT_EQ(own.train.save_strategy, "no");
+  EXPECT_EQ(own.train.save_strategy, config::Interval::kNo);
   EXPECT_EQ(own.train.output_dir, "/o");
   const config::RunConfig one = self_test_settings(config, layouts[1], 4, "/o");
   EXPECT_EQ(one.shard.dp_shard_size, 0);

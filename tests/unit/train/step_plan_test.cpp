@@ -9,6 +9,8 @@
 namespace strata::train {
 namespace {
 
+using config::Interval;
+
 config::TrainConfig settings(double epochs, int64_t max_steps, int64_t accumulation) {
   config::TrainConfig config;
   config.num_train_epochs = epochs;
@@ -101,7 +103,7 @@ using Steps = std::vector<int64_t>;
 TEST(StepPlan, TheLastStepEvaluatesAndSavesButDoesNotLog) {
   config::TrainConfig config = settings(3, 10, 1);
   config.logging_steps = 4;
-  config.eval_strategy = "steps";
+  config.eval_strategy = Interval::kSteps;
   config.save_steps = 3;
   EXPECT_EQ(due(should_log, config, 6), (Steps{4, 8}));
   EXPECT_EQ(due(should_evaluate, config, 6), (Steps{4, 8, 10}));
@@ -112,18 +114,18 @@ TEST(StepPlan, TheLastStepEvaluatesAndSavesButDoesNotLog) {
 
 TEST(StepPlan, EpochsEndWithTheirLastStepAndWithTheRun) {
   config::TrainConfig config = settings(3, 10, 2);  // 4 updates an epoch
-  config.logging_strategy = config.eval_strategy = config.save_strategy = "epoch";
+  config.logging_strategy = config.eval_strategy = config.save_strategy = Interval::kEpoch;
   for (const auto is_due : {should_log, should_evaluate, should_save}) {
     EXPECT_EQ(due(is_due, config, 7), (Steps{4, 8, 10}));
   }
-  config.logging_strategy = config.eval_strategy = config.save_strategy = "no";
+  config.logging_strategy = config.eval_strategy = config.save_strategy = Interval::kNo;
   for (const auto is_due : {should_log, should_evaluate, should_save}) {
     EXPECT_EQ(due(is_due, config, 7), Steps{});
   }
 }
 
 TEST(StepPlan, SavesAreCountedAsTheyComeDue) {
-  for (const char* strategy : {"steps", "epoch", "no"}) {
+  for (const Interval strategy : {Interval::kSteps, Interval::kEpoch, Interval::kNo}) {
     for (int64_t interval = 1; interval < 12; ++interval) {
       config::TrainConfig config = settings(3, 10, 2);
       config.save_strategy = strategy;
@@ -134,7 +136,8 @@ TEST(StepPlan, SavesAreCountedAsTheyComeDue) {
         for (int64_t step = done + 1; step <= plan.max_steps; ++step) {
           expected += should_save(plan, config, step) ? 1 : 0;
         }
-        EXPECT_EQ(count_saves(plan, config, done), expected) << strategy << interval << done;
+        EXPECT_EQ(count_saves(plan, config, done), expected)
+            << fmt::format("{} {} {}", strategy, interval, done);
       }
     }
   }
@@ -152,14 +155,14 @@ TEST(StepPlan, EvaluationsMayBeginLater) {
     return steps;
   };
   using Steps = std::vector<int64_t>;
-  config.eval_strategy = "steps";
+  config.eval_strategy = Interval::kSteps;
   config.eval_steps = 3;
   EXPECT_EQ(evaluations(), (Steps{3, 6, 9, 12}));
   config.eval_delay = 6;
   EXPECT_EQ(evaluations(), (Steps{6, 9, 12}));
   config.eval_delay = 6.5;
   EXPECT_EQ(evaluations(), (Steps{9, 12}));
-  config.eval_strategy = "epoch";
+  config.eval_strategy = Interval::kEpoch;
   config.eval_delay = 2;
   EXPECT_EQ(evaluations(), (Steps{8, 12}));
   config.eval_delay = 99;

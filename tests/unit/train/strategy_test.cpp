@@ -9,7 +9,9 @@
 namespace strata::train {
 namespace {
 
-config::ShardConfig with(const std::string& strategy) {
+using config::ShardingStrategy;
+
+config::ShardConfig with(ShardingStrategy strategy) {
   config::ShardConfig config;
   config.sharding_strategy = strategy;
   return config;
@@ -18,17 +20,18 @@ config::ShardConfig with(const std::string& strategy) {
 TEST(Strategy, IsAShapeOfTheMeshAndOptionsOfTheSchedule) {
   // On two machines of four ranks: ranks that share the shards; when units are whole; when
   // gradients travel.
+  using enum ShardingStrategy;
   struct Row {
-    std::string name;
+    ShardingStrategy name;
     int shard_size;
     bool reshards, is_resident, reduces_always;
   };
   for (const Row& row :
-       {Row{"FULL_SHARD", 8, true, false, true}, Row{"SHARD_GRAD_OP", 8, false, false, true},
-        Row{"NO_SHARD", 1, true, false, true}, Row{"HYBRID_SHARD", 4, true, false, true},
-        Row{"HYBRID_SHARD_ZERO2", 4, false, false, true}, Row{"ZERO1", 8, false, true, false},
-        Row{"ZERO2", 8, false, true, true}}) {
-    SCOPED_TRACE(row.name);
+       {Row{kFullShard, 8, true, false, true}, Row{kShardGradOp, 8, false, false, true},
+        Row{kNoShard, 1, true, false, true}, Row{kHybridShard, 4, true, false, true},
+        Row{kHybridShardZero2, 4, false, false, true}, Row{kZero1, 8, false, true, false},
+        Row{kZero2, 8, false, true, true}}) {
+    SCOPED_TRACE(config::name_of(row.name));
     EXPECT_EQ(mesh_shape(with(row.name), 8, 4).shard_size, row.shard_size);
     const shard::ScheduleOptions options = schedule_options(with(row.name));
     EXPECT_EQ(options.reshard_after_forward, row.reshards);
@@ -50,9 +53,9 @@ TEST(Strategy, EveryPrefetchHasItsOption) {
   config::ShardConfig config;
   using shard::BackwardPrefetch;
   for (const auto& [name, prefetch] :
-       {std::pair<std::string, BackwardPrefetch>{"BACKWARD_PRE", BackwardPrefetch::kPre},
-        {"BACKWARD_POST", BackwardPrefetch::kPost},
-        {"NO_PREFETCH", BackwardPrefetch::kNone}}) {
+       {std::pair{config::BackwardPrefetch::kPre, BackwardPrefetch::kPre},
+        {config::BackwardPrefetch::kPost, BackwardPrefetch::kPost},
+        {config::BackwardPrefetch::kNone, BackwardPrefetch::kNone}}) {
     config.backward_prefetch = name;
     EXPECT_EQ(schedule_options(config).backward_prefetch, prefetch);
   }
@@ -65,11 +68,11 @@ TEST(Strategy, EveryWrapPolicyHasItsKind) {
   config::ShardConfig config;
   config.layer_classes = {"LlamaDecoderLayer"};
   EXPECT_EQ(wrap_policy(config).layer_classes, config.layer_classes);
-  config.auto_wrap_policy = "SIZE_BASED_WRAP";
+  config.auto_wrap_policy = config::WrapPolicy::kSize;
   config.min_num_params = 300;
   EXPECT_EQ(wrap_policy(config).kind, Kind::kSize);
   EXPECT_EQ(wrap_policy(config).min_num_params, 300);
-  config.auto_wrap_policy = "NO_WRAP";
+  config.auto_wrap_policy = config::WrapPolicy::kNone;
   EXPECT_EQ(wrap_policy(config).kind, Kind::kNone);
 }
 
@@ -102,7 +105,7 @@ TEST(Strategy, TypesOfWeightsAndReductionAreApart) {
 }
 
 TEST(Strategy, CopiesAndShardsMakeUpTheWorld) {
-  config::ShardConfig config = with("HYBRID_SHARD");
+  config::ShardConfig config = with(ShardingStrategy::kHybridShard);
   config.dp_replicate_size = 3;
   EXPECT_EQ(mesh_shape(config, 12, 4).shard_size, 4);
   config.dp_shard_size = 2;

@@ -78,23 +78,26 @@ class AdapterRules : Rules {
 
   // Settings that only some methods have, of an adapter that is new.
   void check_method() {
-    const std::string& type = config_.lora.peft_type;
+    using enum PeftType;
+    const PeftType type = config_.lora.peft_type;
     for (const auto& [name, methods] : kSettings) {
-      if (methods.find(type) == methods.npos) warn_without_effect(name, "peft_type is " + type);
+      if (methods.find(name_of(type)) == methods.npos) {
+        warn_without_effect(name, fmt::format("peft_type is {}", type));
+      }
     }
-    if (type == "LORA" && config_.lora.init_lora_weights != "loftq") {
+    if (type == kLora && config_.lora.init_lora_weights != "loftq") {
       for (const char* name : {"loftq_bits", "loftq_iter"}) {
         warn_without_effect(name, "init_lora_weights is not loftq");
       }
     }
-    if (type == "PREFIX_TUNING" && !config_.lora.prefix_projection) {
+    if (type == kPrefixTuning && !config_.lora.prefix_projection) {
       warn_without_effect("encoder_hidden_size", "prefix_projection is off");
     }
-    if (type == "LORA" && config_.lora.bias == "vera_only") {
+    if (type == kLora && config_.lora.bias == "vera_only") {
       throw ConfigError("{}: found vera_only with peft_type LORA, expected none, all or lora_only",
                         source("bias"));
     }
-    if (type == "LORA" && config_.lora.init_lora_weights == "eva") {
+    if (type == kLora && config_.lora.init_lora_weights == "eva") {
       throw ConfigError(
           "{}: found eva, whose first values come from activations of the data, which is not "
           "built, expected true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora or "
@@ -104,14 +107,14 @@ class AdapterRules : Rules {
     check_virtual_tokens(type);
   }
 
-  void check_virtual_tokens(const std::string& type) {
-    if (type.ends_with("_TUNING") && config_.lora.num_virtual_tokens == 0) {
+  void check_virtual_tokens(PeftType type) {
+    if (is_tuning_of_tokens(type) && config_.lora.num_virtual_tokens == 0) {
       throw ConfigError(
           "num_virtual_tokens: found nothing with peft_type {}, expected how many rows to train; "
           "pass --num_virtual_tokens 20 or another number",
           type);
     }
-    if (type != "PROMPT_TUNING") return;
+    if (type != PeftType::kPromptTuning) return;
     if (config_.train.label_smoothing_factor > 0) {
       throw ConfigError(
           "{}: found {} with peft_type PROMPT_TUNING, expected 0 because the reference's smoother "

@@ -131,7 +131,8 @@ class CommonRules : Rules {
       throw ConfigError("{}: found \"{}\", expected the name of the train split first",
                         source("splits"), data.splits);
     }
-    if (!has_test && (config_.train.eval_strategy != "no" || config_.train.eval_on_start)) {
+    if (!has_test &&
+        (config_.train.eval_strategy != Interval::kNo || config_.train.eval_on_start)) {
       throw ConfigError(
           "{}: found an evaluation without a test split in splits ({}), expected "
           "two names; write splits as train,test or set eval_strategy no",

@@ -126,13 +126,13 @@ class PreferenceRules : Rules {
           "is the reference; remove it",
           source("init_lora_weights"));
     }
-    if (lora.peft_type == "VERA" && lora.init_weights == "false") {
+    if (lora.peft_type == PeftType::kVera && lora.init_weights == "false") {
       throw ConfigError(
           "{}: found false with the recipe dpo, expected an adapter that starts as the base, which "
           "is the reference; remove it",
           source("init_weights"));
     }
-    if (lora.peft_type == "PROMPT_TUNING" || lora.peft_type == "PREFIX_TUNING") {
+    if (is_tuning_of_tokens(lora.peft_type)) {
       throw ConfigError(
           "{}: found {} with the recipe dpo, expected an adapter that starts as the base, which is "
           "the reference; use LORA",

@@ -87,7 +87,7 @@ class RecipeRules : Rules {
           source("long_rows"), config_.data.long_rows);
     }
     const LoraConfig& lora = config_.lora;
-    if (lora.use_peft && lora.peft_type.ends_with("_TUNING")) {
+    if (lora.use_peft && is_tuning_of_tokens(lora.peft_type)) {
       throw ConfigError(
           "{}: found {} with the recipe reward, expected a method that trains the new head, too; "
           "use LORA",
@@ -108,7 +108,7 @@ class RecipeRules : Rules {
   }
 
   bool evaluates() const {
-    return config_.train.eval_strategy != "no" || config_.train.eval_on_start;
+    return config_.train.eval_strategy != Interval::kNo || config_.train.eval_on_start;
   }
 
   void check_files() {

@@ -20,16 +20,16 @@ class SavingRules : Rules {
   using Rules::Rules;
 
   void check() {
-    if (train_.eval_strategy == "no") warn_without_effect("eval_delay", kNoEvaluation);
-    if (train_.eval_strategy == "no" && !train_.eval_on_start) warn_of_evaluation();
-    if (train_.save_strategy == "no") {
+    if (train_.eval_strategy == Interval::kNo) warn_without_effect("eval_delay", kNoEvaluation);
+    if (train_.eval_strategy == Interval::kNo && !train_.eval_on_start) warn_of_evaluation();
+    if (train_.save_strategy == Interval::kNo) {
       warn_without_effect("save_only_model",
                           "save_strategy is no, and what is saved on request has the optimizer");
     }
     check_metric();
     check_early_stopping();
-    if (train_.save_strategy == "best") check_best();
-    if (train_.load_best_model_at_end && train_.save_strategy != "best") check_loading();
+    if (train_.save_strategy == Interval::kBest) check_best();
+    if (train_.load_best_model_at_end && train_.save_strategy != Interval::kBest) check_loading();
   }
 
  private:
@@ -56,7 +56,7 @@ class SavingRules : Rules {
                         source("metric_for_best_model"), train_.metric_for_best_model,
                         fmt::join(known, ", "));
     }
-    if (train_.eval_strategy == "no") {
+    if (train_.eval_strategy == Interval::kNo) {
       warn_without_effect("metric_for_best_model", kNoEvaluation);
       warn_without_effect("greater_is_better", kNoEvaluation);
     }
@@ -69,7 +69,7 @@ class SavingRules : Rules {
       return warn_without_effect("early_stopping_threshold", "early_stopping_patience is not set");
     }
     const std::string place = source("early_stopping_patience");
-    if (train_.eval_strategy == "no") {
+    if (train_.eval_strategy == Interval::kNo) {
       throw ConfigError(
           "{}: found {} with eval_strategy no, expected evaluations, which it counts; set "
           "eval_strategy to steps or epoch",
@@ -95,7 +95,7 @@ class SavingRules : Rules {
           "by; add --metric_for_best_model loss",
           source("save_strategy"));
     }
-    if (train_.eval_strategy == "no") {
+    if (train_.eval_strategy == Interval::kNo) {
       throw ConfigError(
           "{}: found best with eval_strategy no, expected evaluations, after which it saves; set "
           "eval_strategy to steps or epoch",
@@ -111,10 +111,10 @@ class SavingRules : Rules {
           "best: what is saved must have been evaluated; change one",
           place, train_.save_strategy, train_.eval_strategy);
     }
-    if (train_.save_strategy == "no") {
+    if (train_.save_strategy == Interval::kNo) {
       return warn_without_effect("load_best_model_at_end", "save_strategy is no");
     }
-    if (train_.save_strategy != "steps") return;
+    if (train_.save_strategy != Interval::kSteps) return;
     const double save = train_.save_steps;
     const double eval = train_.eval_steps.value_or(train_.logging_steps);
     const bool are_fractions = save < 1 && eval < 1;

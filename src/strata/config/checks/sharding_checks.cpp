@@ -31,17 +31,17 @@ class ShardingRules : Rules {
  private:
   void check_strategy() {
     const ShardConfig& shard = config_.shard;
-    const std::string& strategy = shard.sharding_strategy;
+    using enum ShardingStrategy;
+    const ShardingStrategy strategy = shard.sharding_strategy;
     const std::string place = source("fsdp_sharding_strategy");
-    const bool gathers_twice = strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD";
-    const bool gathers =
-        gathers_twice || strategy == "SHARD_GRAD_OP" || strategy == "HYBRID_SHARD_ZERO2";
+    const bool gathers_twice = strategy == kFullShard || strategy == kHybridShard;
+    const bool gathers = gathers_twice || strategy == kShardGradOp || strategy == kHybridShardZero2;
     if (shard.reshard_group_size > 0 && !gathers_twice) {
       throw ConfigError(
           "{}: found {} with the strategy {} ({}), expected FULL_SHARD or HYBRID_SHARD; remove one",
           source("fsdp_reshard_group_size"), shard.reshard_group_size, strategy, place);
     }
-    if (strategy == "NO_SHARD" && shard.dp_shard_size > 1) {
+    if (strategy == kNoShard && shard.dp_shard_size > 1) {
       throw ConfigError("{}: found {} with NO_SHARD ({}), expected another strategy; remove one",
                         source("parallelism_config_dp_shard_size"), shard.dp_shard_size, place);
     }
@@ -56,31 +56,32 @@ class ShardingRules : Rules {
     if (!gathers) {
       for (const char* name :
            {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_limit_all_gathers"}) {
-        warn_without_effect(name, strategy + " gathers nothing during a pass");
+        warn_without_effect(name, fmt::format("{} gathers nothing during a pass", strategy));
       }
     }
     if (gathers && shard.limit_all_gathers == "1") {
       const char* reason = "fsdp_limit_all_gathers is 1: no unit is gathered beside another";
-      if (shard.backward_prefetch == "BACKWARD_PRE") {
+      if (shard.backward_prefetch == BackwardPrefetch::kPre) {
         warn_without_effect("fsdp_backward_prefetch", reason);
       }
       if (shard.forward_prefetch) warn_without_effect("fsdp_forward_prefetch", reason);
     }
-    if (strategy == "ZERO1" || strategy == "NO_SHARD") {
-      warn_without_effect("sync_each_batch", strategy + " sums gradients once an update");
+    if (strategy == kZero1 || strategy == kNoShard) {
+      warn_without_effect("sync_each_batch",
+                          fmt::format("{} sums gradients once an update", strategy));
     }
   }
 
   void check_wrapping() {
     const ShardConfig& shard = config_.shard;
-    const std::string reason = "fsdp_auto_wrap_policy is " + shard.auto_wrap_policy;
-    if (shard.auto_wrap_policy != "TRANSFORMER_BASED_WRAP") {
+    const std::string reason = fmt::format("fsdp_auto_wrap_policy is {}", shard.auto_wrap_policy);
+    if (shard.auto_wrap_policy != WrapPolicy::kTransformer) {
       warn_without_effect("fsdp_transformer_layer_cls_to_wrap", reason);
     }
     // accelerate's questionnaire and launcher write the default of what was not asked for.
     const bool asks =
         shard.min_num_params != ShardConfig{}.min_num_params && shard.min_num_params != 0;
-    if (shard.auto_wrap_policy != "SIZE_BASED_WRAP" && asks) {
+    if (shard.auto_wrap_policy != WrapPolicy::kSize && asks) {
       warn_without_effect("fsdp_min_num_params", reason);
     }
   }
@@ -104,8 +105,9 @@ class ShardingRules : Rules {
 
   void check_checkpointing() {
     const ShardConfig& shard = config_.shard;
-    const std::string& mode = shard.checkpointing_mode;
-    const bool is_auto = mode == "auto", counts_layers = shard.checkpointing_layers > 0;
+    using enum Checkpointing;
+    const Checkpointing mode = shard.checkpointing_mode;
+    const bool is_auto = mode == kAuto, counts_layers = shard.checkpointing_layers > 0;
     if (!shard.gradient_checkpointing) {
       for (const char* name : {"gradient_checkpointing_mode", "gradient_checkpointing_layers",
                                "gradient_checkpointing_rest"}) {
@@ -125,9 +127,9 @@ class ShardingRules : Rules {
                           is_auto ? "gradient_checkpointing_mode auto chooses it"
                                   : "gradient_checkpointing_layers 0 is all layers");
     }
-    const std::string& rest = shard.checkpointing_rest;
+    const Checkpointing rest = shard.checkpointing_rest;
     const bool keeps_more =
-        rest == "none" || mode == "full" || (mode == "attention" && rest == "selective");
+        rest == kNone || mode == kFull || (mode == kAttention && rest == kSelective);
     if (counts_layers && !keeps_more) {
       throw ConfigError(
           "{}: found {} with gradient_checkpointing_mode {} ({}), expected one that keeps more, "
@@ -139,8 +141,8 @@ class ShardingRules : Rules {
 
   void check_budget() {
     const std::string& budget = config_.shard.memory_budget;
-    const bool is_auto =
-        config_.shard.gradient_checkpointing && config_.shard.checkpointing_mode == "auto";
+    const bool is_auto = config_.shard.gradient_checkpointing &&
+                         config_.shard.checkpointing_mode == Checkpointing::kAuto;
     if (!is_auto && !config_.train.auto_find_batch_size) {
       warn_without_effect(
           "memory_budget",
@@ -156,15 +158,14 @@ class ShardingRules : Rules {
   }
 
   // `kind`: "offload_param" or "offload_optimizer".
-  void check_offload_path(const std::string& kind, const std::string& device,
-                          const std::string& path) {
-    if (device == "nvme" && path.empty()) {
+  void check_offload_path(const std::string& kind, OffloadDevice device, const std::string& path) {
+    if (device == OffloadDevice::kNvme && path.empty()) {
       throw ConfigError(
           "{}: found nvme without a folder, expected one on a disk; add --{}_nvme_path",
           source(kind + "_device"), kind);
     }
-    if (device != "nvme" && !path.empty()) {
-      warn_without_effect(kind + "_nvme_path", kind + "_device is " + device);
+    if (device != OffloadDevice::kNvme && !path.empty()) {
+      warn_without_effect(kind + "_nvme_path", fmt::format("{}_device is {}", kind, device));
     }
   }
 
@@ -173,10 +174,11 @@ class ShardingRules : Rules {
     check_offload_path("offload_param", shard.offload_param_device, shard.offload_param_nvme_path);
     check_offload_path("offload_optimizer", shard.offload_optimizer_device,
                        shard.offload_optimizer_nvme_path);
-    const bool params_in_files = shard.offload_param_device == "nvme";
-    const bool state_in_files = shard.offload_optimizer_device == "nvme";
-    const std::string& strategy = shard.sharding_strategy;
-    if (params_in_files && (strategy == "NO_SHARD" || strategy == "ZERO1" || strategy == "ZERO2")) {
+    const bool params_in_files = shard.offload_param_device == OffloadDevice::kNvme;
+    const bool state_in_files = shard.offload_optimizer_device == OffloadDevice::kNvme;
+    using enum ShardingStrategy;
+    const ShardingStrategy strategy = shard.sharding_strategy;
+    if (params_in_files && (strategy == kNoShard || strategy == kZero1 || strategy == kZero2)) {
       throw ConfigError(
           "{}: found nvme with the strategy {} ({}), which keeps all parameters whole in memory, "
           "expected one that gathers them when they are used; choose FULL_SHARD",
@@ -201,7 +203,9 @@ class ShardingRules : Rules {
     check_activations();
     const char* reason = "nothing rests in files";
     if (!state_in_files && !params_in_files) warn_without_effect("sub_group_size", reason);
-    if (state_in_files || params_in_files || shard.activation_offloading == "disk") return;
+    if (state_in_files || params_in_files ||
+        shard.activation_offloading == ActivationOffloading::kDisk)
+      return;
     for (const char* name : {"aio_block_size", "aio_queue_depth"}) {
       warn_without_effect(name, reason);
     }
@@ -209,24 +213,27 @@ class ShardingRules : Rules {
 
   void check_activations() {
     const ShardConfig& shard = config_.shard;
-    const std::string& place = shard.activation_offloading;
-    if (place != "disk" && !shard.activation_offloading_path.empty()) {
-      warn_without_effect("activation_offloading_path", "activation_offloading is " + place);
+    using enum ActivationOffloading;
+    const ActivationOffloading place = shard.activation_offloading;
+    if (place != kDisk && !shard.activation_offloading_path.empty()) {
+      warn_without_effect("activation_offloading_path",
+                          fmt::format("activation_offloading is {}", place));
     }
-    if (place == "false") return;
-    const std::string& mode = shard.checkpointing_mode;
-    const bool recomputes = shard.gradient_checkpointing && (mode == "full" || mode == "attention");
+    if (place == kFalse) return;
+    const Checkpointing mode = shard.checkpointing_mode;
+    const bool recomputes = shard.gradient_checkpointing &&
+                            (mode == Checkpointing::kFull || mode == Checkpointing::kAttention);
     if (!recomputes) {
       throw ConfigError(
           "{}: found {} with {}, expected full activation checkpointing, because the inputs of "
           "recomputed layers are what is moved; add --activation_checkpointing full",
           source("activation_offloading"), place,
           shard.gradient_checkpointing
-              ? "gradient_checkpointing_mode " + mode + " (" +
-                    source("gradient_checkpointing_mode") + ")"
+              ? fmt::format("gradient_checkpointing_mode {} ({})", mode,
+                            source("gradient_checkpointing_mode"))
               : "gradient_checkpointing false (" + source("gradient_checkpointing") + ")");
     }
-    if (place == "disk" && shard.activation_offloading_path.empty()) {
+    if (place == kDisk && shard.activation_offloading_path.empty()) {
       throw ConfigError(
           "{}: found disk without a folder, expected one on a disk; add "
           "--activation_offloading_path",

@@ -65,10 +65,11 @@ class Writer {
   }
 
   void write_zero() {
-    static const std::map<std::string, int> kStages = {
-        {"NO_SHARD", 0}, {"ZERO1", 1}, {"ZERO2", 2}, {"SHARD_GRAD_OP", 2}, {"FULL_SHARD", 3}};
+    using enum ShardingStrategy;
+    static const std::map<ShardingStrategy, int> kStages = {
+        {kNoShard, 0}, {kZero1, 1}, {kZero2, 2}, {kShardGradOp, 2}, {kFullShard, 3}};
     written_.insert("fsdp_sharding_strategy");
-    const std::string& strategy = settings_.config.shard.sharding_strategy;
+    const ShardingStrategy strategy = settings_.config.shard.sharding_strategy;
     const auto stage = kStages.find(strategy);
     if (stage == kStages.end()) {
       throw ConfigError(

@@ -76,7 +76,6 @@ std::vector<Setting> lora_settings() {
        {.name = "peft_type",
         .field = STRATA_FIELD(lora.peft_type),
         .resume = Resume::kBoth,
-        .choices = {"LORA", "IA3", "VERA", "PROMPT_TUNING", "PREFIX_TUNING"},
         .help = "method: LoRA; (IA)^3, which trains factors on the layers' outputs; VeRA, vectors "
                 "around random matrices; or rows before the prompt or before all keys and values",
         .peer = "PeftConfig"},

@@ -53,7 +53,6 @@ std::vector<Setting> data_settings() {
        {.name = "on_bad_row",
         .field = STRATA_FIELD(data.on_bad_row),
         .resume = Resume::kTraining,
-        .choices = {"error", "skip"},
         .help =
             "what a row does that cannot be read or used: end the run, or be left out and counted",
         .peer = "Strata"},

@@ -14,7 +14,6 @@ std::vector<Setting> build_tokenize_table() {
       same_setting("cache_dir", STRATA_FIELD(tokenize.cache_dir)),
       {.name = "input",
        .field = STRATA_FIELD(tokenize.input),
-       .choices = {"auto", "text", "json"},
        .help = "what a line of standard input is: text, JSON (a string, a list of messages, or an "
                "object with text or a conversation), or (auto) a conversation if it is JSON with "
                "one, in any form that training reads, else text"},
@@ -42,18 +41,16 @@ std::vector<Setting> build_tokenize_table() {
 }
 
 std::vector<Setting> build_preview_table() {
-  std::vector<Setting> table = {{.name = "num_examples",
-                                 .field = STRATA_FIELD(preview.num_examples),
-                                 .range = {.min = 0},
-                                 .help = "rows to show"},
-                                {.name = "preview_split",
-                                 .field = STRATA_FIELD(preview.split),
-                                 .choices = {"train", "test"},
-                                 .help = "the split to show"},
-                                {.name = "output_html",
-                                 .aliases = {"html"},
-                                 .field = STRATA_FIELD(preview.output_html),
-                                 .help = "write a page with the same here"}};
+  std::vector<Setting> table = {
+      {.name = "num_examples",
+       .field = STRATA_FIELD(preview.num_examples),
+       .range = {.min = 0},
+       .help = "rows to show"},
+      {.name = "preview_split", .field = STRATA_FIELD(preview.split), .help = "the split to show"},
+      {.name = "output_html",
+       .aliases = {"html"},
+       .field = STRATA_FIELD(preview.output_html),
+       .help = "write a page with the same here"}};
   for (Setting& setting : table) setting.group = "preview";
   return table;
 }

@@ -65,7 +65,6 @@ std::vector<Setting> launcher_settings() {
            "checkpoint that the run has saved"},
       {.name = "rdzv_backend",
        .field = STRATA_FIELD(launch.rdzv_backend),
-       .choices = {"static", "c10d"},
        .refused = {"etcd", "etcd-v2", "zeus"},
        .help = "how the machines' launchers, which meet at main_process_ip and main_process_port, "
                "are numbered: by machine_rank (static), or as they come (c10d)",

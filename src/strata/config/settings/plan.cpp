@@ -17,7 +17,6 @@ std::span<const Setting> plan_settings_table() {
        .group = "plan"},
       {.name = "device",
        .field = STRATA_FIELD(plan.device),
-       .choices = {"auto", "cpu", "cuda"},
        .help =
            "what computes: cpu, as this machine's; cuda: an accelerator with bf16; auto: cpu, or "
            "cuda where device_memory is given without use_cpu",

@@ -121,7 +121,6 @@ std::vector<Setting> precision_settings() {
       {.name = "activation_offloading",
        .field = STRATA_FIELD(shard.activation_offloading),
        .is_switch = true,
-       .choices = {"false", "true", "disk"},
        .synonyms = {{"none", "false"}, {"cpu", "true"}, {"nvme", "disk"}},
        .help = "inputs of recomputed layers rest, until their backward pass, in host memory (true; "
                "on CPUs they always do) or in files (disk; of a run on CPUs)",
@@ -152,8 +151,6 @@ std::vector<Setting> fsdp_settings() {
       {.name = "fsdp_sharding_strategy",
        .aliases = {"sharding_strategy"},
        .field = STRATA_FIELD(shard.sharding_strategy),
-       .choices = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2",
-                   "ZERO1", "ZERO2"},
        .synonyms = {{"1", "FULL_SHARD"},
                     {"2", "SHARD_GRAD_OP"},
                     {"3", "NO_SHARD"},
@@ -192,7 +189,6 @@ std::vector<Setting> fsdp_settings() {
       {.name = "fsdp_backward_prefetch",
        .aliases = {"backward_prefetch", "fsdp_backward_prefetch_policy"},
        .field = STRATA_FIELD(shard.backward_prefetch),
-       .choices = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"},
        .synonyms = {{"1", "BACKWARD_PRE"}, {"2", "BACKWARD_POST"}},
        .help = "gather the next unit before or after the gradients of this one, or not ahead"},
       {.name = "fsdp_forward_prefetch",
@@ -258,7 +254,6 @@ std::vector<Setting> fsdp_settings() {
       {.name = "fsdp_auto_wrap_policy",
        .aliases = {"fsdp_wrap_policy"},
        .field = STRATA_FIELD(shard.auto_wrap_policy),
-       .choices = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"},
        .help = "what is gathered at a time: each layer; neighbouring layers together until they "
                "hold fsdp_min_num_params; the whole model"},
       {.name = "fsdp_transformer_layer_cls_to_wrap",
@@ -274,7 +269,6 @@ std::vector<Setting> fsdp_settings() {
        .help = "parameters of a unit with SIZE_BASED_WRAP, at least; 0: as NO_WRAP"},
       {.name = "fsdp_state_dict_type",
        .field = STRATA_FIELD(shard.state_dict_type),
-       .choices = {"SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT"},
        .synonyms = {{"none", "SHARDED_STATE_DICT"}},
        .help = "what a checkpoint holds: a file of ranges for each rank (LOCAL_STATE_DICT is the "
                "same here), or whole tensors in a folder that from_pretrained() loads; all are "
@@ -307,7 +301,6 @@ std::vector<Setting> offload_settings() {
   return {
       {.name = "offload_param_device",
        .field = STRATA_FIELD(shard.offload_param_device),
-       .choices = {"none", "cpu", "nvme"},
        .help = "where parameters rest: the device, host memory, or files"},
       {.name = "offload_param_nvme_path",
        .field = STRATA_FIELD(shard.offload_param_nvme_path),
@@ -316,7 +309,6 @@ std::vector<Setting> offload_settings() {
        .help = "existing folder for offload_param_device nvme, on a disk"},
       {.name = "offload_optimizer_device",
        .field = STRATA_FIELD(shard.offload_optimizer_device),
-       .choices = {"none", "cpu", "nvme"},
        .help = "where optimizer state rests: the device, host memory, or files"},
       {.name = "offload_optimizer_nvme_path",
        .field = STRATA_FIELD(shard.offload_optimizer_nvme_path),

@@ -64,7 +64,6 @@ std::vector<Setting> run_settings() {
        .help = "folders that the container sees, as /data,/shared:/shared"},
       {.name = "container_runtime",
        .field = STRATA_FIELD(slurm.container_runtime),
-       .choices = {"auto", "pyxis", "apptainer"},
        .help = "what starts the container; auto: apptainer for a .sif file, else pyxis"},
       {.name = "setup",
        .field = STRATA_FIELD(slurm.setup),

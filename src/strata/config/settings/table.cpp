@@ -84,6 +84,11 @@ const Setting& get_setting(std::string_view name) {
   throw InternalError("settings table: found no \"{}\", expected a record of it", name);
 }
 
+std::span<const std::string_view> choices_of(const Setting& setting) {
+  const auto* field = std::get_if<ChoiceField>(&setting.field);
+  return field != nullptr && setting.choices.empty() ? field->names : setting.choices;
+}
+
 Setting same_setting(std::string_view name, Field field) {
   Setting setting = get_setting(name);
   setting.field = field;

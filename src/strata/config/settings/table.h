@@ -19,19 +19,37 @@
 
 namespace strata::config {
 
+// A field that holds one of a closed set (choices.h), behind its spelling.
+struct ChoiceField {
+  std::vector<std::string_view> names;
+  std::string_view (*get)(const RunConfig&);
+  void (*set)(RunConfig&, std::string_view name);  // one of the names
+};
+
 // The field of RunConfig that a setting fills; monostate for one that fills none itself.
 using Field =
     std::variant<std::monostate, bool& (*)(RunConfig&), int& (*)(RunConfig&),
                  int64_t& (*)(RunConfig&), uint64_t& (*)(RunConfig&), double& (*)(RunConfig&),
                  std::string& (*)(RunConfig&), std::vector<std::string>& (*)(RunConfig&),
                  std::optional<bool>& (*)(RunConfig&), std::optional<int64_t>& (*)(RunConfig&),
-                 std::optional<uint64_t>& (*)(RunConfig&), std::optional<double>& (*)(RunConfig&)>;
+                 std::optional<uint64_t>& (*)(RunConfig&), std::optional<double>& (*)(RunConfig&),
+                 ChoiceField>;
 
-// Makes a Field from a lambda that returns the member by reference.
+// Makes a Field from a lambda without captures that returns the member by reference.
 template <typename Accessor>
 Field bind_field(Accessor accessor) {
   using Value = std::remove_reference_t<std::invoke_result_t<Accessor, RunConfig&>>;
-  return static_cast<Value& (*)(RunConfig&)>(accessor);
+  if constexpr (Choice<Value>) {
+    ChoiceField field{
+        .names = {},
+        .get = [](const RunConfig& c) { return name_of(Accessor{}(const_cast<RunConfig&>(c))); },
+        .set = [](RunConfig& c,
+                  std::string_view name) { Accessor{}(c) = value_named<Value>(name).value(); }};
+    for (const Spelled<Value>& known : spellings(Value{})) field.names.push_back(known.name);
+    return field;
+  } else {
+    return static_cast<Value& (*)(RunConfig&)>(accessor);
+  }
 }
 #define STRATA_FIELD(member) \
   ::strata::config::bind_field([](::strata::config::RunConfig & c) -> auto& { return c.member; })
@@ -73,8 +91,9 @@ struct Setting {
   Range range = {};
   // What null in a settings file stands for; empty: that nobody gave the setting.
   std::string_view null_means = {};
-  // Allowed texts; empty: any. Matched without regard to case, stored as written here. With a range
-  // beside them whole numbers in it are allowed too.
+  // Allowed texts; empty: any, and of a ChoiceField all its names (choices_of()). Matched without
+  // regard to case, stored as written here. With a range beside them whole numbers in it are
+  // allowed too.
   std::vector<std::string_view> choices = {};
   // Other spellings of choices: {"1", "FULL_SHARD"}.
   std::vector<std::pair<std::string_view, std::string_view>> synonyms = {};
@@ -93,6 +112,8 @@ struct Setting {
   // (settings_files.cpp).
   bool in_accelerate_file = false;
 };
+
+std::span<const std::string_view> choices_of(const Setting& setting);
 
 // Every setting, grouped, in the order of help and documentation.
 std::span<const Setting> settings_table();

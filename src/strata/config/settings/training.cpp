@@ -148,7 +148,6 @@ std::vector<Setting> loop_settings() {
       {.name = "train_sampling_strategy",
        .field = STRATA_FIELD(train.train_sampling_strategy),
        .resume = Resume::kTraining,
-       .choices = {"random", "sequential", "group_by_length"},
        .refused = {"batch_rebalance"},
        .help = "order of the examples; group_by_length: those of about the same length in one "
                "batch, the longest first"},
@@ -207,7 +206,6 @@ std::vector<Setting> loop_settings() {
        .help = "evaluate before the first update"},
       {.name = "save_strategy",
        .field = STRATA_FIELD(train.save_strategy),
-       .choices = {"steps", "epoch", "best", "no"},
        .help = "when to write a checkpoint; best: after every evaluation that is better than all "
                "before it by metric_for_best_model"},
       {.name = "save_steps",
@@ -261,7 +259,6 @@ std::vector<Setting> loop_settings() {
                "the time"},
       {.name = "on_nan",
        .field = STRATA_FIELD(train.on_nan),
-       .choices = {"stop", "rollback"},
        .help = "an update with a loss or gradient that is not finite: end the run, or leave the "
                "update out and name its examples",
        .peer = "Strata"},
@@ -289,7 +286,6 @@ std::vector<Setting> loop_settings() {
       {.name = "rehearse",
        .field = STRATA_FIELD(train.rehearse),
        .is_switch = true,
-       .choices = {"auto", "true", "false"},
        .help =
            "before the first step run the longest batch, one evaluation batch and one save, and "
            "undo them; auto: when more than one hour of work is planned",

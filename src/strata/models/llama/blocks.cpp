@@ -192,9 +192,10 @@ at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardCo
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     // Where the result is not wanted, the step has just recomputed what it keeps: nothing is
     // remade.
-    const at::Tensor y = context.wants_output ? nn::linear_shared_input({&down}, gated, context)[0]
-                                              : down.forward_last(gated.value, context);
-    return nn::add_scaled(residual, y, scale, context.wants_output);
+    const at::Tensor y = context.pass.wants_output
+                             ? nn::linear_shared_input({&down}, gated, context)[0]
+                             : down.forward_last(gated.value, context);
+    return nn::add_scaled(residual, y, scale, context.pass.wants_output);
   }
   return down.forward_add_last(gated, residual, context);
 }

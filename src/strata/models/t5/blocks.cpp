@@ -166,7 +166,7 @@ std::vector<int> T5Block::reads() const {
 
 at::Tensor T5Block::position_bias(const at::Tensor& x, const nn::ForwardContext& context,
                                   int64_t reach) {
-  at::Tensor& shelved = context.shelf->at(static_cast<size_t>(bias_slot()));
+  at::Tensor& shelved = context.pass.shelf->at(static_cast<size_t>(bias_slot()));
   if (relative_bias_) shelved = relative_bias_->table(x, reach);
   return shelved;
 }
@@ -181,7 +181,7 @@ at::Tensor T5Block::add(const nn::Linear& layer, const nn::Remakable& x, const a
   }
   const at::Tensor y = is_last ? layer.forward_last(x, context) : layer.forward(x.value, context);
   return nn::add_dropout(residual, y, config_.dropout_rate, place_id, context,
-                         !is_last || context.wants_output);
+                         !is_last || context.pass.wants_output);
 }
 
 at::Tensor T5Block::attend(const at::Tensor& x, const nn::ForwardContext& context) {
@@ -195,8 +195,8 @@ at::Tensor T5Block::attend(const at::Tensor& x, const nn::ForwardContext& contex
                                  .causal = is_decoder(),
                                  .dropout = config_.dropout_rate,
                                  .place_id = a.scores_place};
-  if (is_decoder() && context.decoder_cache != nullptr) {
-    nn::DecoderCache& cache = *context.decoder_cache;
+  if (is_decoder() && context.generation.decoder_cache != nullptr) {
+    nn::DecoderCache& cache = *context.generation.decoder_cache;
     auto& layer = cache.layers.at(static_cast<size_t>(index_));
     layer.keys = extended(layer.keys, qkv[1], config_.num_heads);
     layer.values = extended(layer.values, qkv[2], config_.num_heads);
@@ -216,14 +216,14 @@ at::Tensor T5Block::attend_source(const at::Tensor& x, const nn::ForwardContext&
   const at::Tensor q = nn::linear_shared_input({&a.q}, normed, context)[0];
   const nn::ForwardContext source = of_source(context);
   nn::DecoderCache::Layer* cached =
-      context.decoder_cache == nullptr
+      context.generation.decoder_cache == nullptr
           ? nullptr
-          : &context.decoder_cache->layers.at(static_cast<size_t>(index_));
+          : &context.generation.decoder_cache->layers.at(static_cast<size_t>(index_));
   std::vector<at::Tensor> kv;
   if (cached != nullptr && cached->source_keys.defined()) {
     kv = {cached->source_keys, cached->source_values};
   } else {
-    kv = nn::linear_shared_input({&a.k, &a.v}, context.shelf->at(kEncoderOutput), source);
+    kv = nn::linear_shared_input({&a.k, &a.v}, context.pass.shelf->at(kEncoderOutput), source);
     if (cached != nullptr) {
       cached->source_keys = kv[0];
       cached->source_values = kv[1];
@@ -271,7 +271,7 @@ T5EncoderNorm::T5EncoderNorm(const T5Config& config, at::ScalarType storage, uin
 
 at::Tensor T5EncoderNorm::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   const at::Tensor y = nn::dropout(norm_.forward(x), dropout_rate_, place_id_, of_source(context));
-  context.shelf->at(kEncoderOutput) = y;
+  context.pass.shelf->at(kEncoderOutput) = y;
   return y;
 }
 
@@ -296,14 +296,14 @@ at::Tensor T5Head::output_input(const at::Tensor& x, const nn::ForwardContext& c
 
 at::Tensor T5Head::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   const at::Tensor h = output_input(x, context);
-  if (context.next_logits == nullptr) return nn::chunked_cross_entropy(h, lm_head_, context);
+  if (context.head.next_logits == nullptr) return nn::chunked_cross_entropy(h, lm_head_, context);
   const auto& offsets = context.batch->offsets;
   const at::Tensor last = at::empty({static_cast<int64_t>(offsets.size()) - 1}, at::kLong);
   for (int64_t d = 0; d < last.numel(); ++d) {
     last.data_ptr<int64_t>()[d] = offsets[static_cast<size_t>(d) + 1] - 1;
   }
   const at::Tensor rows = h.index_select(0, last.to(h.device()));
-  *context.next_logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
+  *context.head.next_logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
   return at::zeros({}, h.options().dtype(at::kFloat));
 }
 

@@ -305,7 +305,7 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
 // Tables of the batch, and what a cache must know of them.
 RopeTables tables_for(Rope& rope, const AttentionOptions& options, const ForwardContext& context) {
   if (!options.rotates) return {};
-  KvCache* cache = context.cache;
+  KvCache* cache = context.generation.cache;
   if (cache == nullptr) return rope.tables(context.batch->of_documents().positions);
   cache->length_of_change = rope.options().length_of_change();
   return rope.tables(context.batch->positions, cache->text_length);
@@ -328,7 +328,8 @@ AttentionCall call_of(const AttentionOptions& options, const RopeTables& tables,
 template <typename Exchange>
 at::Tensor shared_attention(const RopeTables& tables, const AttentionOptions& options,
                             const ForwardContext& context, const Exchange& exchange) {
-  if (context.cache != nullptr || options.prefix != nullptr || options.projection != nullptr) {
+  if (context.generation.cache != nullptr || options.prefix != nullptr ||
+      options.projection != nullptr) {
     throw InternalError(
         "attention: found a cache or a prefix beside rows that ranks share, expected neither; "
         "report this as a bug");
@@ -340,9 +341,9 @@ at::Tensor shared_attention(const RopeTables& tables, const AttentionOptions& op
   own.num_kv_heads = share.own_kv_heads();
   own.first_head = share.first_head();
   own.interleaved = false;
-  return to_own_tokens(
-      share, FusedAttentionFunction::apply(call_of(own, tables, context), context.kept_attention,
-                                           exchange(share)));
+  return to_own_tokens(share,
+                       FusedAttentionFunction::apply(call_of(own, tables, context),
+                                                     context.pass.kept_attention, exchange(share)));
 }
 
 at::Tensor attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -353,9 +354,10 @@ at::Tensor attention_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
                             [&](const HeadShare& share) { return to_own_heads(share, q, k, v); });
   }
   if (options.projection != nullptr) options.projection->project();
-  if (context.cache != nullptr) return cached_attention(q, k, v, tables, options, *context.cache);
+  if (context.generation.cache != nullptr)
+    return cached_attention(q, k, v, tables, options, *context.generation.cache);
   const AttentionCall call = call_of(options, tables, context);
-  KeptAttention* kept = context.kept_attention;
+  KeptAttention* kept = context.pass.kept_attention;
   if (options.prefix != nullptr) return PrefixAttentionFunction::apply(call, kept, q, k, v);
   return AttentionFunction::apply(call, kept, q, k, v);
 }
@@ -367,9 +369,9 @@ at::Tensor fused_attention_of(const at::Tensor& qkv, const RopeTables& tables,
       return to_own_heads(share, qkv, options.interleaved);
     });
   }
-  if (context.cache == nullptr && options.prefix == nullptr) {
-    return FusedAttentionFunction::apply(call_of(options, tables, context), context.kept_attention,
-                                         qkv);
+  if (context.generation.cache == nullptr && options.prefix == nullptr) {
+    return FusedAttentionFunction::apply(call_of(options, tables, context),
+                                         context.pass.kept_attention, qkv);
   }
   const Parts parts = parts_of(qkv, options);
   return attention_of(parts.q.flatten(1), parts.k.flatten(1), parts.v.flatten(1), tables, options,

@@ -37,10 +37,11 @@ struct AttentionOptions {
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in
 // place: they must be fresh outputs that nothing else reads. Documents of the batch do not see each
-// other; with context.cache the tokens follow those in the cache (no backward). A prefix stands
-// before the keys and values of every document, and of an empty cache; it is not rotated. Where the
-// batch is a part of another (nn/attention/sequence_parallel.h), T are its tokens, documents are
-// the whole's, and the call is collective over those who share it, as is its backward.
+// other; with context.generation.cache the tokens follow those in the cache (no backward). A prefix
+// stands before the keys and values of every document, and of an empty cache; it is not rotated.
+// Where the batch is a part of another (nn/attention/sequence_parallel.h), T are its tokens,
+// documents are the whole's, and the call is collective over those who share it, as is its
+// backward.
 at::Tensor rotary_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             Rope& rope, const AttentionOptions& options,
                             const ForwardContext& context);

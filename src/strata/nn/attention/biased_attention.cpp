@@ -70,7 +70,7 @@ at::Tensor biased_attention(const at::Tensor& q, const at::Tensor& k, const at::
     call.token_keys = context.batch->token_keys;
     call.dropout_key = dropout_key(context.draw, shape.place_id);
   }
-  return AttentionFunction::apply(call, context.kept_attention, q, k, v,
+  return AttentionFunction::apply(call, context.pass.kept_attention, q, k, v,
                                   bias.defined() ? std::optional<at::Tensor>(bias) : std::nullopt);
 }
 

@@ -232,8 +232,8 @@ at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable&
   ExpertsCall call{.experts = experts,
                    .rows = sort_by_expert(routing.experts, std::ssize(experts)),
                    .training = context.training,
-                   .wants_output = context.wants_output};
-  if (context.remakes_inputs) call.remake = x.remake;
+                   .wants_output = context.pass.wants_output};
+  if (context.pass.remakes_inputs) call.remake = x.remake;
   return ExpertsFunction::apply(std::move(call), x.value, routing.weights, residual);
 }
 

@@ -24,7 +24,7 @@ struct Expert {
 };
 
 // residual + the weighted sum of each token's experts, for x [T, hidden]. Where
-// context.wants_output is false the result is of the right shape alone, as
+// context.pass.wants_output is false the result is of the right shape alone, as
 // Linear::forward_add_last(). Experts without rows get gradients of zero.
 // Memory: keeps 2 * S * intermediate elements, and x unless nothing trains on it.
 at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable& x,

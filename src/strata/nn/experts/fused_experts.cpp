@@ -184,8 +184,8 @@ at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& 
                                   const ForwardContext& context) {
   FusedCall call{.experts = experts,
                  .rows = sort_by_expert(routing.experts, experts.num_experts()),
-                 .wants_output = context.wants_output};
-  if (context.remakes_inputs) call.remake = x.remake;
+                 .wants_output = context.pass.wants_output};
+  if (context.pass.remakes_inputs) call.remake = x.remake;
   return FusedExpertsFunction::apply(std::move(call), x.value, routing.weights, residual);
 }
 

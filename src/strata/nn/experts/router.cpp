@@ -77,7 +77,7 @@ Routing route(const at::Tensor& logits, const RouterOptions& options,
   const RouteCall call{
       .options = options,
       .balance = context.balance,
-      .adds = context.balance != nullptr && context.wants_output,
+      .adds = context.balance != nullptr && context.pass.wants_output,
       .num_padding = batch != nullptr ? batch->num_padding : 0,
       .num_tokens = batch != nullptr ? batch->of_documents().num_real_tokens() : logits.size(0)};
   const variable_list outputs = RouteFunction::apply(call, logits);

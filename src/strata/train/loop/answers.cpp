@@ -63,8 +63,8 @@ std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch&
                          trainee.model->decoder_begin() - 2);
   at::Tensor logits;
   nn::ForwardContext context;
-  context.decoder_cache = &cache;
-  context.next_logits = &logits;
+  context.generation.decoder_cache = &cache;
+  context.head.next_logits = &logits;
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     const nn::Batch next = next_batch(ids, i, batch.source);
     if (i == 0) {

@@ -16,7 +16,7 @@ BestCheckpoint::BestCheckpoint(const config::RunConfig& config)
     : output_dir_(config.train.output_dir),
       metric_(config::best_metric(config)),
       is_greater_better_(config::is_greater_better(config.train)),
-      saves_(config.train.save_strategy != "no") {}
+      saves_(config.train.save_strategy != config::Interval::kNo) {}
 
 bool BestCheckpoint::judge(double value, int64_t step) {
   // After a first one that is not a number every number is better.

@@ -17,7 +17,7 @@ struct Asked {
   Asked(const Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
         nn::ForwardContext& context)
       : objective(std::move(objective_in)), balancing(trainee.balancing) {
-    context.sums = &sums;
+    context.head.sums = &sums;
     if (balancing.is_measured()) {
       context.balance = &balance.emplace(balance_scale, trainee.store->mesh().sequence.get());
     }
@@ -59,11 +59,12 @@ MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const R
   nn::ForwardContext context;
   context.training = true;
   context.disable_dropout = recipe.disables_dropout();
-  context.loss_scale = static_cast<float>(place.loss_scale / std::max(place.counts.losses, 1.0));
+  context.head.loss_scale =
+      static_cast<float>(place.loss_scale / std::max(place.counts.losses, 1.0));
   context.draw = {.seed = config.train.seed,
                   .step = place.step,
                   .micro_step = static_cast<int64_t>(place.micro_step)};
-  context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
+  context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
   context.embedding_noise = embedding_noise(config, rows.row_tokens);
   Asked asked(trainee, recipe.objective(rows, Split::kTrain, place.counts),
               trainee.balancing.scale(place.loss_scale, place.micro_steps,
@@ -78,7 +79,7 @@ MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const R
 MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
                          const data::MicroBatch& rows) {
   nn::ForwardContext context;
-  context.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
+  context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
   Asked asked(trainee, recipe.objective(rows, Split::kEval, recipe.count(rows)),
               /*balance_scale=*/0, context);
   trainee.executor->evaluate(batch_of(rows, trainee), context);

@@ -69,8 +69,8 @@ double flops_per_token(const config::RunConfig& config, models::Model& model) {
     if (parameter->requires_grad()) trained += static_cast<double>(parameter->numel());
   }
   // Forward, gradients of inputs, recomputation; gradients of weights for what trains.
-  const bool recomputes =
-      config.shard.gradient_checkpointing && config.shard.checkpointing_mode != "selective";
+  const bool recomputes = config.shard.gradient_checkpointing &&
+                          config.shard.checkpointing_mode != config::Checkpointing::kSelective;
   const auto num_layers = static_cast<double>(std::ranges::count_if(
       model.blocks(), [](auto* block) { return block->kind() == models::BlockKind::kLayer; }));
   const auto given = static_cast<double>(config.shard.checkpointing_layers);
@@ -155,7 +155,8 @@ double planned_seconds(const config::RunConfig& config, const Trainee& trainee,
 
 bool wants_rehearsal(const config::RunConfig& config, const Trainee& trainee,
                      const Datasets& datasets, const StepPlan& plan, int64_t first_step) {
-  if (config.train.rehearse != "auto") return config.train.rehearse == "true";
+  using config::AutoSwitch;
+  if (config.train.rehearse != AutoSwitch::kAuto) return config.train.rehearse == AutoSwitch::kTrue;
   comm::Group& world = *trainee.store->mesh().world;
   at::Tensor answer = at::zeros({1}, at::kInt);
   if (world.rank() == 0) {

@@ -28,7 +28,7 @@ std::function<double(int64_t)> lr_schedule(const config::OptimConfig& optim, int
 
 std::optional<optim::MetricSchedule> metric_schedule(const config::RunConfig& config) {
   if (!optim::is_metric_schedule(config.optim.lr_scheduler_type)) return std::nullopt;
-  if (config.train.eval_strategy == "no") {
+  if (config.train.eval_strategy == config::Interval::kNo) {
     throw ConfigError(
         "lr_scheduler_type: found {} with eval_strategy no, expected evaluations to answer to; set "
         "eval_strategy to steps or epoch",

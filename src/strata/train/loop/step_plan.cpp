@@ -8,12 +8,14 @@
 namespace strata::train {
 namespace {
 
-// One of the three strategies: no, steps, epoch. The last step counts as due with "steps" where
-// Trainer does so.
-bool is_due(const StepPlan& plan, const std::string& strategy, int64_t interval, int64_t step,
+using config::Interval;
+
+// The last step counts as due with kSteps where Trainer does so. With kBest none is: an evaluation
+// decides.
+bool is_due(const StepPlan& plan, Interval strategy, int64_t interval, int64_t step,
             bool at_the_end) {
-  if (strategy == "epoch") return plan.ends_epoch(step) || step == plan.max_steps;
-  if (strategy != "steps") return false;
+  if (strategy == Interval::kEpoch) return plan.ends_epoch(step) || step == plan.max_steps;
+  if (strategy != Interval::kSteps) return false;
   if (interval > 0 && step % interval == 0) return true;
   return at_the_end && step == plan.max_steps;
 }
@@ -61,7 +63,7 @@ bool should_log(const StepPlan& plan, const config::TrainConfig& config, int64_t
 }
 
 bool should_evaluate(const StepPlan& plan, const config::TrainConfig& config, int64_t step) {
-  const bool by_epoch = config.eval_strategy == "epoch";
+  const bool by_epoch = config.eval_strategy == Interval::kEpoch;
   if (config.eval_delay > (by_epoch ? plan.epoch_after(step) : static_cast<double>(step))) {
     return false;
   }
@@ -75,12 +77,12 @@ bool should_save(const StepPlan& plan, const config::TrainConfig& config, int64_
 int64_t count_saves(const StepPlan& plan, const config::TrainConfig& config, int64_t done) {
   const int64_t last = plan.max_steps;
   // Whichever evaluation is the best so far is followed by a save: at most all of them.
-  const bool is_best = config.save_strategy == "best";
-  const std::string& strategy = is_best ? config.eval_strategy : config.save_strategy;
-  if (strategy == "no" || done >= last) return 0;
+  const bool is_best = config.save_strategy == Interval::kBest;
+  const Interval strategy = is_best ? config.eval_strategy : config.save_strategy;
+  if (strategy == Interval::kNo || done >= last) return 0;
   // Not step by step: a run may have millions.
   const int64_t by_steps = is_best ? plan.eval_steps : plan.save_steps;
-  const int64_t interval = strategy == "epoch" ? plan.updates_per_epoch : by_steps;
+  const int64_t interval = strategy == Interval::kEpoch ? plan.updates_per_epoch : by_steps;
   const int64_t stride = interval > 0 ? interval : last;
   return last / stride - done / stride + (last % stride != 0 ? 1 : 0);
 }

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <random>
 
 #include "strata/base/error.h"
 #include "strata/base/phases.h"
@@ -22,11 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-std::string fresh_run_id() {
-  std::random_device source;
-  return fmt::format("{:08x}{:08x}", source(), source());
-}
 
 // A warning where the last loss is far above the first; empty: it is not.
 std::string risen_loss(const std::vector<Json>& history, double learning_rate) {
@@ -85,32 +79,25 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       metric_schedule_(metric_schedule(config)),
       loss_scaler_(loss_scaler(config.shard)),
       guard_(config.train.max_loss_spike),
-      best_(config),
       early_stopping_(config.train),
-      saving_group_(saving.group) {
+      saving_group_(saving.group),
+      checkpoints_(config) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
     resume([&notes](const std::string& line) { notes.push_back(line); });
   } else {
-    run_id_ = comm::broadcast_string(world_, fresh_run_id());
+    checkpoints_.begin_anew(comm::broadcast_string(world_, fresh_run_id()));
     if (is_main()) note_earlier_checkpoints(config.train.output_dir, notes);
     if (is_main() && saving.writes_result) note_earlier_result(config.train.output_dir, notes);
   }
-  const std::optional<int64_t> resumed =
-      first_step_ > 0 ? std::optional<int64_t>(first_step_) : std::nullopt;
+  const std::optional<int64_t> resumed = step_ > 0 ? std::optional<int64_t>(step_) : std::nullopt;
   comm::all_or_nothing(world_, "opening metrics.jsonl", [&] {
     if (!is_main()) return;
-    metrics_ = std::make_unique<report::MetricsFile>(
-        fs::path(config.train.output_dir) / "metrics.jsonl", resumed);
-    if (const size_t damaged = metrics_->num_damaged(); damaged > 0) {
-      notes.push_back(fmt::format(
-          "warning: metrics.jsonl: found {} line{} that {} no row, expected one of every log; left "
-          "out, trainer_state.json has what they said",
-          damaged, damaged == 1 ? "" : "s", damaged == 1 ? "is" : "are"));
-    }
+    notes.push_back(
+        log_.open_metrics(fs::path(config.train.output_dir) / "metrics.jsonl", resumed));
     if (saving.writes_result && config::reports_to_tensorboard(config.train)) open_events();
   });
-  if (is_main()) make_progress(output);
+  if (is_main()) open_progress(output);
   for (const std::string& note : notes) say(note);
   prepare_saving(saving);
 }
@@ -120,24 +107,19 @@ void Trainer::open_events() {
   fs::path folder = config_.train.logging_dir;
   if (folder.empty() && common != nullptr) folder = common;
   if (folder.empty()) folder = report::tensorboard_folder(config_.train.output_dir);
-  events_ = std::make_unique<report::TensorboardFile>(folder);
+  log_.open_events(folder);
 }
 
-void Trainer::make_progress(const Output& output) {
-  progress_ = std::make_unique<report::Progress>(
-      output.write, report::ProgressOptions{.total_steps = plan_.max_steps,
-                                            .first_step = first_step_,
-                                            .is_terminal = output.is_terminal,
-                                            .shows_steps = !config_.train.disable_tqdm,
-                                            .unicode = output.unicode,
-                                            .columns = output.columns});
+void Trainer::open_progress(const Output& output) {
+  log_.open_progress(output.write, {.total_steps = plan_.max_steps,
+                                    .first_step = step_,
+                                    .is_terminal = output.is_terminal,
+                                    .shows_steps = !config_.train.disable_tqdm,
+                                    .unicode = output.unicode,
+                                    .columns = output.columns});
 }
 
 Trainer::~Trainer() = default;
-
-void Trainer::say(const std::string& line) {
-  if (progress_ && !line.empty()) progress_->message(line);
-}
 
 void Trainer::set_phase(std::string_view phase) {
   if (status_ != nullptr) status_->set_phase(phase);
@@ -145,7 +127,7 @@ void Trainer::set_phase(std::string_view phase) {
 
 double Trainer::run() {
   const Clock::time_point start = Clock::now();
-  speed_since_ = start;
+  sums_.start(start);
   set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
   signals_.emplace(/*tells=*/is_main());
@@ -160,14 +142,11 @@ double Trainer::run() {
   if (step_ < plan_.max_steps) say(early_end_line());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
-  if (const std::string risen = risen_loss(log_history_, config_.optim.learning_rate);
-      !risen.empty()) {
-    say(risen);
-  }
+  say(risen_loss(log_.history(), config_.optim.learning_rate));
   load_best();
-  settle_metrics();
-  if (progress_) progress_->finish();
-  return mean_loss();
+  log_.settle();
+  log_.finish();
+  return sums_.mean_loss();
 }
 
 bool Trainer::train_steps() {
@@ -188,7 +167,7 @@ bool Trainer::train_steps() {
     ++step_;
     if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
-    if (should_log(plan_, config_.train, step_) && window_.steps > 0) log_step(*outcome);
+    if (should_log(plan_, config_.train, step_) && sums_.has_unlogged()) log_step(*outcome);
     if (!end_step()) return false;
     if (early_stopping_.is_due() && !plan_.ends_epoch(step_)) end_epoch_early(*outcome);
   }
@@ -208,15 +187,19 @@ bool Trainer::end_step() {
   if (should_evaluate(plan_, config_.train, step_)) {
     const Evaluation found = evaluate();
     if (found == Evaluation::kBrokenOff) return false;
-    saves |= found == Evaluation::kBest && config_.train.save_strategy == "best";
+    saves |= found == Evaluation::kBest && config_.train.save_strategy == config::Interval::kBest;
   }
   if (saves) save();
   return true;
 }
 
 void Trainer::end_epoch_early(const StepOutcome& outcome) {
-  if (config_.train.logging_strategy == "epoch" && window_.steps > 0) log_step(outcome);
-  if (config_.train.save_strategy == "epoch") save();
+  if (config_.train.logging_strategy == config::Interval::kEpoch && sums_.has_unlogged()) {
+    log_step(outcome);
+  }
+  // Of the last step end_step() has done so.
+  const bool is_saved = checkpoints_.last(step_).has_value();
+  if (config_.train.save_strategy == config::Interval::kEpoch && !is_saved) save();
 }
 
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
@@ -256,7 +239,7 @@ std::optional<Trainer::StepOutcome> Trainer::train_step() {
   comm::sum_over_ranks(world_, counts);
   if (counts[3] > 0) return std::nullopt;
   // Before the first step of this run there is nothing to save.
-  if (counts[4] > 0 && step_ > first_step_) {
+  if (counts[4] > 0 && step_ > checkpoints_.first_step()) {
     const report::StepTime::Pause pause(step_time_);
     save_on_request();
   }
@@ -289,7 +272,7 @@ void Trainer::update(StepOutcome& outcome) {
     leave_out(outcome, *why);
     return;
   }
-  rollback_limit_ = std::numeric_limits<int64_t>::max();
+  checkpoints_.note_good_batch();
   if (!overflow) {
     const double clip = optim::clip_factor(outcome.gradient_norm, config_.optim.max_grad_norm);
     trainee_.optimizer->step(outcome.learning_rate, clip / loss_scale);
@@ -303,7 +286,7 @@ void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
   outcome.is_left_out = true;
   const std::string found =
       fmt::format("step {}: found {}, in {}", step_ + 1, why, examples_of(outcome));
-  if (config_.train.on_nan != "rollback") {
+  if (config_.train.on_nan == config::OnNan::kStop) {
     throw Error(
         fmt::format("{}; the weights are those of step {}: lower learning_rate or look at the "
                     "data, then resume from the last checkpoint, or set on_nan to rollback",

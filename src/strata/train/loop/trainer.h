@@ -1,14 +1,10 @@
 // The training loop: steps, logging, evaluation, saving, in the reference Trainer's order. Owns:
-// the counters of a run. Never: how a step is computed (shard/, optim/) or what files hold
-// (report/, checkpoint/).
+// that order. Never: how a step is computed (shard/, optim/), what files hold (report/,
+// checkpoint/) or which checkpoints count (saving/run_checkpoints.h).
 #pragma once
 
-#include <chrono>
-#include <deque>
 #include <functional>
-#include <limits>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "strata/base/activity_timer.h"
@@ -16,32 +12,23 @@
 #include "strata/data/sampler.h"
 #include "strata/optim/loss_scaler.h"
 #include "strata/optim/metric_schedule.h"
-#include "strata/report/metrics_file.h"
-#include "strata/report/progress.h"
+#include "strata/report/run_log.h"
 #include "strata/report/step_time.h"
-#include "strata/report/tensorboard_file.h"
 #include "strata/report/trainer_state.h"
 #include "strata/train/datasets.h"
-#include "strata/train/loop/best_checkpoint.h"
 #include "strata/train/loop/early_stopping.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/loop/loss_guard.h"
 #include "strata/train/loop/step_plan.h"
+#include "strata/train/loop/step_sums.h"
 #include "strata/train/loop/stop_signals.h"
 #include "strata/train/recipes/recipe.h"
 #include "strata/train/run.h"
 #include "strata/train/saving/resume.h"
+#include "strata/train/saving/run_checkpoints.h"
 #include "strata/train/setup/trainee.h"
 
 namespace strata::train {
-
-// Sums since the last log; part of a checkpoint, so that a resumed run logs what an uninterrupted
-// one would.
-struct LogWindow {
-  double loss = 0;  // of step losses
-  int64_t steps = 0;
-  MeanFigures figures;
-};
 
 class StepProfile;
 
@@ -75,7 +62,7 @@ class Trainer {
   // Rank 0, of a run that writes a result: what lies beside it, as it was before the first step.
   const checkpoint::SmallFiles& companions() const { return companions_; }
   // The checkpoint that holds the last step whole, if there is one.
-  std::optional<std::filesystem::path> last_checkpoint() const;
+  std::optional<std::filesystem::path> last_checkpoint() const { return checkpoints_.last(step_); }
 
   int64_t global_step() const { return step_; }
   // Of the weights: with load_best_model_at_end an earlier one, after run().
@@ -85,14 +72,14 @@ class Trainer {
   const StepPlan& plan() const { return plan_; }
   const data::BatchSampler& sampler() const { return sampler_; }
   // Rank 0: the rows of metrics.jsonl so far.
-  std::vector<Json> metrics_rows() const;
+  std::vector<Json> metrics_rows() const { return log_.rows(); }
   report::TrainerState state() const;
   // Before run(): a checkpoint as the run's own saves write it, in a folder that is removed again.
   // Returns its size on rank 0. Requires: the run saves. IoError when it cannot be written.
   // Collective.
   uint64_t rehearse_save();
   // Writes a line above the progress bar (rank 0).
-  void say(const std::string& line);
+  void say(const std::string& line) { log_.say(line); }
 
   // Told after every step, before it is logged, of what this rank sent of parameters and gradients
   // during it. One at a time.
@@ -116,8 +103,9 @@ class Trainer {
   void set_phase(std::string_view phase);
   bool is_main() const { return world_.rank() == 0; }
   void resume(const std::function<void(const std::string&)>& note);
-  void make_progress(const Output& output);
+  // Rank 0.
   void open_events();
+  void open_progress(const Output& output);
   // No step follows: all were taken, or evaluations get no better.
   bool is_done() const { return step_ >= plan_.max_steps || early_stopping_.is_due(); }
   // False: a rank was asked to stop.
@@ -171,15 +159,9 @@ class Trainer {
   void stop();
   std::string early_end_line() const;
   void log_summary(double seconds);
-  // Appends to log history, metrics and terminal. `extra` goes to metrics.jsonl alone.
-  void record(Json values, const Json& extra);
-  void append_metrics(const Json& row);
-  // False while the disk has no room for them; `why` says so.
-  bool write_kept_metrics(std::string& why);
-  // When no more rows come: which of them the file lacks.
-  void settle_metrics();
+  // A row of this moment.
+  void record(Json values, const Json& readings);
   Json machine_readings() const;
-  double mean_loss() const;
   std::string progress_text() const;
   double learning_rate() const;
   // Sums of the batch over all ranks, and its mean loss.
@@ -192,8 +174,6 @@ class Trainer {
   std::string examples_of(const StepOutcome& outcome) const;
   void leave_out(StepOutcome& outcome, const std::string& why);
   DataRows data_rows() const;
-  // Whether this run, or one that it goes on from, saved it.
-  bool is_own(const std::filesystem::path& checkpoint) const;
   // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
   // that was saved before them. Throws when there is none. Collective.
   void roll_back(const std::string& found);
@@ -213,13 +193,11 @@ class Trainer {
   std::optional<optim::MetricSchedule> metric_schedule_;
   std::optional<optim::LossScaler> loss_scaler_;  // fp16
   LossGuard guard_;
-  BestCheckpoint best_;
   EarlyStopping early_stopping_;
   bool has_learned_ = false;
-  std::unique_ptr<report::Progress> progress_;    // rank 0
-  std::unique_ptr<report::MetricsFile> metrics_;  // rank 0
-  std::deque<Json> unwritten_metrics_;
-  std::unique_ptr<report::TensorboardFile> events_;  // rank 0, where asked for
+  report::RunLog log_;
+  StepSums sums_;
+  report::StepTime step_time_;  // since the last log
 
   comm::Group& saving_group_;
   std::unique_ptr<checkpoint::Saver> saver_;
@@ -227,33 +205,13 @@ class Trainer {
   // Rank 0: what lies beside weights in checkpoints and in the result.
   checkpoint::SmallFiles companions_;
   std::string second_names_;  // rank 0: checkpoint::kSecondNames, or nothing
-  // A checkpoint from which no batch was good again is not returned to twice.
-  int64_t rollback_limit_ = std::numeric_limits<int64_t>::max();
+  RunCheckpoints checkpoints_;
   std::optional<StopSignals> signals_;
-  int64_t saved_step_ = -1;
   bool is_asked_to_save_ = false;  // this rank
-  int64_t asked_step_ = -1;        // of the last save on request, to be told when it is there
-  // Of this run and of those that it goes on from; of this process, the steps that were saved.
-  std::string run_id_;
-  std::set<int64_t> saved_steps_;
-  // The newest checkpoint with an optimizer that this run knows of, where its own have none.
-  std::filesystem::path resumable_;
   bool is_stopped_ = false;
-  bool owes_evaluation_ = false;  // that of the step before was broken off
-  bool is_best_damaged_ = false;
+  bool owes_evaluation_ = false;      // that of the step before was broken off
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end
   int64_t step_ = 0;
-  int64_t first_step_ = 0;
-  int64_t num_tokens_ = 0;  // seen by all ranks
-  double total_loss_ = 0;   // of the batches of this run that were learnt from
-  int64_t num_learned_ = 0;
-  LogWindow window_;
-  std::vector<Json> log_history_;
-  // For the speed since the last log.
-  std::chrono::steady_clock::time_point speed_since_;
-  int64_t speed_tokens_ = 0;
-  double tokens_per_second_ = 0;
-  report::StepTime step_time_;  // since the last log
 };
 
 }  // namespace strata::train

@@ -2,7 +2,6 @@
 // state that checkpoints and results carry.
 #include <sys/resource.h>
 
-#include "strata/base/error.h"
 #include "strata/base/phases.h"
 #include "strata/base/seconds_since.h"
 #include "strata/launch/restarts.h"
@@ -14,7 +13,6 @@
 namespace strata::train {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double peak_rss_mb() {
@@ -43,31 +41,21 @@ double seconds_since_launch() {
 }  // namespace
 
 void Trainer::account(const StepOutcome& outcome) {
-  for (const Figures& figures : outcome.figures) window_.figures.add(figures);
-  window_.loss += outcome.loss;
-  ++window_.steps;
-  total_loss_ += outcome.loss;
-  ++num_learned_;
-  num_tokens_ += outcome.row_tokens;
-  speed_tokens_ += outcome.row_tokens;
-  if (!progress_) return;
-  const double seconds = std::max(seconds_since(speed_since_), 1e-9);
-  progress_->step({.step = step_,
-                   .loss = outcome.loss,
-                   .tokens_per_second = static_cast<double>(speed_tokens_) / seconds,
-                   .elapsed_seconds = seconds_since_launch(),
-                   .peak_rss_mb = peak_rss_mb(),
-                   .device_memory_mb = device_memory_mb(trainee_.store->options().device)});
-}
-
-double Trainer::mean_loss() const {
-  return num_learned_ > 0 ? total_loss_ / static_cast<double>(num_learned_) : 0;
+  sums_.add(outcome.loss, outcome.figures, outcome.row_tokens);
+  if (!is_main()) return;
+  log_.show({.step = step_,
+             .loss = outcome.loss,
+             .tokens_per_second = sums_.tokens_per_second(Clock::now()),
+             .elapsed_seconds = seconds_since_launch(),
+             .peak_rss_mb = peak_rss_mb(),
+             .device_memory_mb = device_memory_mb(trainee_.store->options().device)});
 }
 
 Json Trainer::machine_readings() const {
   Json readings = Json::object();
   // Before the first log of a loss nobody knows it.
-  if (tokens_per_second_ > 0) readings["tokens_per_second"] = tokens_per_second_;
+  const double speed = sums_.logged_tokens_per_second();
+  if (speed > 0) readings["tokens_per_second"] = speed;
   readings["elapsed_seconds"] = seconds_since_launch();
   readings["peak_rss_mb"] = peak_rss_mb();
   readings["device_memory_mb"] = device_memory_mb(trainee_.store->options().device);
@@ -75,16 +63,7 @@ Json Trainer::machine_readings() const {
 }
 
 void Trainer::log_step(const StepOutcome& outcome) {
-  tokens_per_second_ =
-      static_cast<double>(speed_tokens_) / std::max(seconds_since(speed_since_), 1e-9);
-  speed_since_ = Clock::now();
-  speed_tokens_ = 0;
-  Json values{{"loss", window_.loss / static_cast<double>(std::max<int64_t>(window_.steps, 1))},
-              {"grad_norm", outcome.gradient_norm},
-              {"learning_rate", outcome.learning_rate},
-              {"num_tokens", static_cast<double>(num_tokens_)}};
-  window_.figures.write_to(values);
-  window_ = {};
+  Json values = sums_.log(Clock::now(), outcome.gradient_norm, outcome.learning_rate);
   Json readings = machine_readings();
   if (config_.train.wall_clock_breakdown) {
     readings["step_seconds"] = step_time_.values();
@@ -94,52 +73,8 @@ void Trainer::log_step(const StepOutcome& outcome) {
   record(std::move(values), readings);
 }
 
-void Trainer::record(Json values, const Json& extra) {
-  values["epoch"] = plan_.epoch_after(step_);
-  if (progress_) progress_->log(values);
-  values["step"] = step_;
-  log_history_.push_back(values);
-  if (!metrics_) return;
-  for (const auto& [key, value] : extra.items()) values[key] = value;
-  append_metrics(values);
-  if (!events_) return;
-  try {
-    events_->append(values, step_);
-  } catch (const IoError& error) {
-    // A picture of the run is not worth the run.
-    say(fmt::format("warning: {}; no more of them are written, training goes on", error.what()));
-    events_.reset();
-  }
-}
-
-// A disk that is full for a while costs no more than a checkpoint does.
-void Trainer::append_metrics(const Json& row) {
-  unwritten_metrics_.push_back(row);
-  std::string why;
-  if (write_kept_metrics(why) || unwritten_metrics_.size() > 1) return;  // the row before told it
-  say(fmt::format("warning: {}; training goes on, rows are kept until there is room", why));
-}
-
-bool Trainer::write_kept_metrics(std::string& why) {
-  try {
-    while (!unwritten_metrics_.empty()) {
-      metrics_->append(unwritten_metrics_.front());
-      unwritten_metrics_.pop_front();
-    }
-  } catch (const IoError& error) {
-    why = error.what();
-    return false;
-  }
-  return true;
-}
-
-void Trainer::settle_metrics() {
-  std::string why;
-  if (!metrics_ || write_kept_metrics(why)) return;
-  say(fmt::format(
-      "warning: {}; {} row{} missing in it (what is saved of the run says the same in "
-      "trainer_state.json's log_history)",
-      why, unwritten_metrics_.size(), unwritten_metrics_.size() == 1 ? " is" : "s are"));
+void Trainer::record(Json values, const Json& readings) {
+  log_.append(std::move(values), step_, plan_.epoch_after(step_), readings);
 }
 
 Trainer::Evaluation Trainer::evaluate(bool decides) {
@@ -165,25 +100,26 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
               {"eval_runtime", seconds},
               {"eval_samples_per_second", rows / seconds},
               {"eval_steps_per_second", static_cast<double>(sums.num_batches) / seconds},
-              {"eval_num_tokens", static_cast<double>(num_tokens_)}};
+              {"eval_num_tokens", static_cast<double>(sums_.num_tokens())}};
   sums.figures.write_to(values, "eval_");
   if (exact) values["eval_accuracy"] = *exact;
   bool is_best = false;
-  if (decides && !best_.metric().empty()) {
+  const BestCheckpoint& best = checkpoints_.best();
+  if (decides && !best.metric().empty()) {
     // Seconds are others on every rank: rank 0's count.
-    at::Tensor shared = at::full({1}, values.at(best_.metric()).get<double>(), at::kDouble);
+    at::Tensor shared = at::full({1}, values.at(best.metric()).get<double>(), at::kDouble);
     world_.broadcast(shared, /*root=*/0)->wait();
     const double value = shared.item<double>();
     // A save that failed takes the best value back, on all ranks before any judges.
     if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
-    early_stopping_.judge(value, best_.value());
-    is_best = best_.judge(value, step_);
+    early_stopping_.judge(value, best.value());
+    is_best = checkpoints_.judge(value, step_);
     if (metric_schedule_) metric_schedule_->step(value);
   }
   record(std::move(values), machine_readings());
   set_phase(kTrainingPhase);
   // The evaluation's seconds are not training's.
-  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+  sums_.leave_out(Clock::now() - start);
   return is_best ? Evaluation::kBest : Evaluation::kOrdinary;
 }
 
@@ -192,10 +128,10 @@ std::string Trainer::early_end_line() const {
   std::string line = fmt::format(
       "early stopping: {} has not become better in {} evaluation{} (early_stopping_patience {}); "
       "training ends after step {} of {}",
-      best_.metric(), counter, counter == 1 ? "" : "s", *config_.train.early_stopping_patience,
-      step_, plan_.max_steps);
+      checkpoints_.best().metric(), counter, counter == 1 ? "" : "s",
+      *config_.train.early_stopping_patience, step_, plan_.max_steps);
   // A resumed run that goes no further: it was the whole run that was saved.
-  if (step_ == first_step_) line += "; raise early_stopping_patience to train on";
+  if (step_ == checkpoints_.first_step()) line += "; raise early_stopping_patience to train on";
   return line;
 }
 
@@ -209,16 +145,16 @@ report::TrainerState Trainer::state() const {
   state.save_steps = plan_.save_steps;
   state.train_batch_size = config_.train.per_device_train_batch_size;
   state.num_train_epochs = plan_.num_epochs;
-  state.num_input_tokens_seen = num_tokens_;
-  state.log_history = log_history_;
+  state.num_input_tokens_seen = sums_.num_tokens();
+  state.log_history = log_.history();
   state.should_training_stop = is_done();
-  best_.fill(state);
+  checkpoints_.best().fill(state);
   early_stopping_.fill(state);
   return state;
 }
 
 void Trainer::log_summary(double seconds) {
-  const int64_t steps = step_ - first_step_;
+  const int64_t steps = step_ - checkpoints_.first_step();
   const double samples =
       static_cast<double>(steps * plan_.accumulation * config_.train.per_device_train_batch_size *
                           trainee_.store->mesh().data_parallel_size());
@@ -226,19 +162,8 @@ void Trainer::log_summary(double seconds) {
               {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
               {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},
               {"total_flos", 0.0},
-              {"train_loss", mean_loss()}},
+              {"train_loss", sums_.mean_loss()}},
          machine_readings());
-}
-
-std::vector<Json> Trainer::metrics_rows() const {
-  try {
-    std::vector<Json> rows =
-        report::read_metrics(fs::path(config_.train.output_dir) / "metrics.jsonl");
-    rows.insert(rows.end(), unwritten_metrics_.begin(), unwritten_metrics_.end());
-    return rows;
-  } catch (const IoError&) {
-    return log_history_;  // somebody removed it: without the machine's readings
-  }
 }
 
 }  // namespace strata::train

@@ -25,26 +25,27 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
               trainee_.adapter && adapters::changes_base(trainee_.adapter->options()));
           if (!unknown.empty()) note("warning: " + unknown);
         }
-        step_ = first_step_ = state.global_step;
-        log_history_ = state.log_history;
-        num_tokens_ = progress.at("num_tokens").get<int64_t>();
+        step_ = state.global_step;
+        log_.go_on(state.log_history);
+        sums_.go_on(progress);
         if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
         if (loss_scaler_ && progress.contains("loss_scaler")) {
           loss_scaler_->load(progress.at("loss_scaler"));
         }
         guard_.load(progress.at("loss_guard"));
         has_learned_ = progress.value("has_learned", false);
-        run_id_ = progress.value("run", "");
         owes_evaluation_ = progress.value("evaluation_due", false);
         for (const std::string& line : different_rows(data_rows(), progress)) note(line);
-        if (const std::string lost = best_.load(state); !lost.empty()) note(lost);
+        if (const std::string lost = checkpoints_.go_on(state, progress); !lost.empty()) {
+          note(lost);
+        }
         early_stopping_.load(state);
-        const Json& window = progress.at("log_window");
-        window_ = {window.at("loss").get<double>(), window.at("steps").get<int64_t>(), {}};
-        window_.figures.load(window);
       },
       note);
-  resumable_ = source;
+  checkpoints_.note_source(source);
+  if (checkpoints_.run_id().empty()) {
+    checkpoints_.begin_anew(comm::broadcast_string(world_, fresh_run_id()));
+  }
   comm::all_or_nothing(world_, "comparing with the run that is resumed", [&] {
     if (!is_main()) return;
     for (const std::string& line : resume_lines(source, step_, plan_.max_steps, settings_text_)) {
@@ -54,12 +55,10 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
 }
 
 std::string Trainer::progress_text() const {
-  Json window = window_.figures.state();
-  window.update({{"loss", window_.loss}, {"steps", window_.steps}});
   Json progress = to_json(data_rows());
-  progress.update({{"run", run_id_},
-                   {"num_tokens", num_tokens_},
-                   {"log_window", window},
+  progress.update({{"run", checkpoints_.run_id()},
+                   {"num_tokens", sums_.num_tokens()},
+                   {"log_window", sums_.window()},
                    {"loss_guard", guard_.state()},
                    {"has_learned", has_learned_}});
   if (!trainee_.base_fingerprint.empty()) {
@@ -78,17 +77,6 @@ DataRows Trainer::data_rows() const {
           .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
 }
 
-bool Trainer::is_own(const fs::path& checkpoint) const {
-  const int64_t step = checkpoint::step_of(checkpoint);
-  if (saved_steps_.contains(step)) return true;
-  if (step > first_step_) return false;  // of an earlier run, or of a branch that was given up
-  try {
-    return read_json_file(checkpoint / "progress.json").value("run", "") == run_id_;
-  } catch (const std::exception&) {
-    return true;  // it is damaged: named when it is tried
-  }
-}
-
 void Trainer::roll_back(const std::string& found) {
   const int64_t first_bad = step_ + 2 - LossGuard::kMostInARow;
   const std::string what =
@@ -96,32 +84,25 @@ void Trainer::roll_back(const std::string& found) {
                   LossGuard::kMostInARow - 1);
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   std::optional<fs::path> source;
-  if (saver_ && !config_.train.save_only_model) {
-    const int64_t limit = std::min(first_bad, rollback_limit_);
-    const bool may_be_resumed = !resumable_.empty() && checkpoint::step_of(resumable_) < limit;
-    source = return_to(
-        config_.train,
-        [&](const fs::path& folder) {
-          return checkpoint::step_of(folder) < limit && is_own(folder);
-        },
-        may_be_resumed ? resumable_ : fs::path(), trainee_,
-        [this](const report::TrainerState&, const Json& progress) {
-          guard_.load(progress.at("loss_guard"));
-          has_learned_ = progress.value("has_learned", false);
-          if (loss_scaler_ && progress.contains("loss_scaler")) {
-            loss_scaler_->return_to(progress.at("loss_scaler"));
-          }
-        },
-        [this](const std::string& line) { say(line); });
+  if (saver_) {
+    source = return_to([&] { return checkpoints_.ways_back(first_bad); }, trainee_,
+                       [this](const report::TrainerState&, const Json& progress) {
+                         guard_.load(progress.at("loss_guard"));
+                         has_learned_ = progress.value("has_learned", false);
+                         if (loss_scaler_ && progress.contains("loss_scaler")) {
+                           loss_scaler_->return_to(progress.at("loss_scaler"));
+                         }
+                       },
+                       [this](const std::string& line) { say(line); });
   }
   if (!source) {
     throw Error(fmt::format(
         "{}, expected a whole checkpoint of before step {} to return to; lower learning_rate, save "
         "more often (save_steps), and start again",
-        what, std::min(first_bad, rollback_limit_)));
+        what, checkpoints_.rollback_limit(first_bad)));
   }
   guard_.forgive();
-  rollback_limit_ = checkpoint::step_of(*source);
+  checkpoints_.note_return(*source);
   say(fmt::format(
       "warning: {}; weights and optimizer are those of {} again, the batches since then "
       "are left out",
@@ -130,29 +111,29 @@ void Trainer::roll_back(const std::string& found) {
 
 void Trainer::load_best() {
   if (!config_.train.load_best_model_at_end) return;
+  const BestCheckpoint& best = checkpoints_.best();
   // What memory holds is better than all that was saved.
-  if (const auto value = best_.unsaved_value(step_)) {
+  if (const auto value = best.unsaved_value(step_)) {
     say(fmt::format(
         "the result is the model of the last step, the best by {} ({}), which no checkpoint holds",
-        best_.metric(), python_float_repr(*value)));
+        best.metric(), python_float_repr(*value)));
     return;
   }
   // A save that failed has been told of, and its folder is not there.
-  const bool is_there = is_main() && best_.folder() && fs::exists(*best_.folder());
-  const fs::path folder =
-      comm::broadcast_string(world_, is_there ? *best_.folder() : std::string());
+  const bool is_there = is_main() && best.folder() && fs::exists(*best.folder());
+  const fs::path folder = comm::broadcast_string(world_, is_there ? *best.folder() : std::string());
   if (folder.empty()) {
     say("warning: load_best_model_at_end: found no best checkpoint, expected one of an evaluation; "
         "the result is the model of the last step");
     return;
   }
-  if (saved_step_ != step_) {
+  if (!checkpoints_.last(step_)) {
     // The last step's weights are in memory alone: a load that breaks off would spoil them.
     const auto damage = comm::shared_failure(patient_group(), [&] {
       if (is_main()) checkpoint::PieceReader(folder).verify_all();
     });
     if (damage) {
-      is_best_damaged_ = true;
+      checkpoints_.note_damaged_best();
       say(fmt::format(
           "warning: load_best_model_at_end: {}; the result is the model of the last step",
           *damage));
@@ -164,12 +145,13 @@ void Trainer::load_best() {
       [this](const report::TrainerState&, const Json& progress) {
         has_learned_ = progress.value("has_learned", false);
       },
-      saved_step_ == step_ ? fmt::format("the last step is whole in checkpoint-{}", step_) : "");
+      checkpoints_.last(step_) ? fmt::format("the last step is whole in checkpoint-{}", step_)
+                               : "");
   best_step_ = checkpoint::step_of(folder);
   report::TrainerState found;
-  best_.fill(found);
+  best.fill(found);
   say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),
-                  best_.metric(), python_float_repr(found.best_metric.value_or(0))));
+                  best.metric(), python_float_repr(found.best_metric.value_or(0))));
 }
 
 }  // namespace strata::train

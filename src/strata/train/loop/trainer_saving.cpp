@@ -67,8 +67,9 @@ void Trainer::prepare_saving(const Saving& saving) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (!is_main()) return;
       companions_ = companion_files(config_, trainee_, datasets_);
-      if (resumable_.empty()) return;
-      for (const std::string& line : different_tokenizer(resumable_, companions_)) say(line);
+      const fs::path& source = checkpoints_.resumable();
+      if (source.empty()) return;
+      for (const std::string& line : different_tokenizer(source, companions_)) say(line);
     });
   }
   if (trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
@@ -108,19 +109,7 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
   comm::all_or_nothing(world_, "looking for room to save", [&] {
     if (!is_main()) return;
     const fs::path folder = config_.train.output_dir;
-    if (const auto limit = config_.train.save_total_limit; limit && plan.num_checkpoints > 0) {
-      // An old one goes only after the new one is there.
-      // Later ones, of another run, do not count.
-      const int64_t present = std::ranges::count_if(
-          checkpoint::list(folder),
-          [this](const fs::path& path) { return checkpoint::step_of(path) <= step_; });
-      // The best one stays beside the newest, whatever the limit, and the one that the run went on
-      // from where those of this run cannot be gone on from.
-      const int64_t resumable = config_.train.save_only_model && step_ > 0 ? 1 : 0;
-      const int64_t most =
-          std::max<int64_t>(*limit, best_.metric().empty() ? 1 : 2) + 1 + resumable;
-      plan.num_checkpoints = std::min(plan.num_checkpoints, std::max<int64_t>(most - present, 1));
-    }
+    plan.num_checkpoints = checkpoints_.num_at_once(plan.num_checkpoints);
     require_disk_space(folder, plan);
     // Most runs are never asked to: no reason to refuse them.
     if (const auto warning = shortage_for_stop(folder, plan)) say(*warning);
@@ -200,28 +189,24 @@ uint64_t Trainer::rehearse_save() {
 void Trainer::save() {
   set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
   const Clock::time_point start = Clock::now();
-  // While the weights may be bad, a save must not push out those that are good.
-  const bool is_in_doubt =
-      guard_.num_in_a_row() > 0 || rollback_limit_ != std::numeric_limits<int64_t>::max();
+  const bool is_in_doubt = checkpoints_.is_in_doubt(guard_.num_in_a_row());
   // Which checkpoint is the best one, and which there are, is known only when the save before is
   // durable, or failed.
-  if (is_in_doubt || !best_.metric().empty()) report_save(saver_->wait(), /*must_hold=*/false);
-  best_.note_save(step_);
-  checkpoint::Removal removal{.is_allowed = !is_in_doubt};
-  if (best_.folder()) removal.kept.push_back(*best_.folder());
-  // None of those that follow could be gone on from.
-  if (config_.train.save_only_model) removal.kept.push_back(resumable_);
+  if (is_in_doubt || !checkpoints_.best().metric().empty()) {
+    report_save(saver_->wait(), /*must_hold=*/false);
+  }
+  checkpoint::Removal removal = checkpoints_.start_save(step_, is_in_doubt);
   report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
-  saved_step_ = step_;
-  saved_steps_.insert(step_);
   set_phase(kTrainingPhase);
-  speed_since_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+  sums_.leave_out(Clock::now() - start);
 }
 
 void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
   if (outcome.failure.empty()) {
     say(saved_line(outcome));
-    if (checkpoint::step_of(outcome.folder) == asked_step_) say(asked_line(asked_step_));
+    if (checkpoints_.is_requested(outcome.folder)) {
+      say(asked_line(checkpoint::step_of(outcome.folder)));
+    }
   } else {
     say("warning: " + unsaved_line(outcome) +
         "; earlier checkpoints are as they were, training goes on");
@@ -231,19 +216,9 @@ void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
 
 void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
   if (!outcome) return;
-  const bool has_failed = !outcome->failure.empty();
-  if (has_failed && must_hold) throw IoError(unsaved_line(*outcome));
+  if (must_hold && !outcome->failure.empty()) throw IoError(unsaved_line(*outcome));
   if (!outcome->is_told) tell_save(*outcome);
-  if (!has_failed) return;
-  const int64_t failed = checkpoint::step_of(outcome->folder);
-  if (saved_step_ == failed) saved_step_ = -1;
-  saved_steps_.erase(failed);
-  best_.note_failure(failed);
-}
-
-std::optional<fs::path> Trainer::last_checkpoint() const {
-  if (saved_step_ != step_) return std::nullopt;
-  return checkpoint::folder_of(config_.train.output_dir, step_);
+  checkpoints_.note_end(*outcome);
 }
 
 comm::Group& Trainer::patient_group() {
@@ -251,15 +226,10 @@ comm::Group& Trainer::patient_group() {
 }
 
 void Trainer::remove_all_but_best() {
-  if (config_.train.save_total_limit != 1 || !best_.folder() || is_best_damaged_) return;
-  // What lies in the folder of another run, from which this one went on, is not this run's.
-  std::error_code missing;
-  const fs::path parent = fs::path(*best_.folder()).parent_path();
-  if (!fs::exists(*best_.folder()) || !fs::equivalent(parent, config_.train.output_dir, missing)) {
-    return;
-  }
+  const auto kept = checkpoints_.only_one_kept();
+  if (!kept) return;
   try {
-    checkpoint::keep_only(*best_.folder());
+    checkpoint::keep_only(*kept);
   } catch (const IoError& error) {  // the result is written: more on the disk is no failure
     say(fmt::format("warning: {}", error.what()));
   }
@@ -269,7 +239,7 @@ std::unique_ptr<checkpoint::Saver> Trainer::take_whole_saver() {
   // A save of this step may have failed in the background, on which all ranks agree only now.
   if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
   if (saver_ && !config_.train.save_only_model) return nullptr;
-  saved_step_ = -1;  // without the optimizer
+  checkpoints_.forget_last();
   auto whole = std::make_unique<checkpoint::Saver>(
       *trainee_.store, trainee_.optimizer.get(), patient_group(),
       checkpoint::SaverOptions{
@@ -283,16 +253,16 @@ bool Trainer::is_asked_to_save() { return is_asked_to_save_ |= take_save_request
 
 void Trainer::save_on_request() {
   std::unique_ptr<checkpoint::Saver> own = take_whole_saver();
-  if (saved_step_ == step_) {
+  if (checkpoints_.last(step_)) {
     say(asked_line(step_));
   } else {
     save();
-    asked_step_ = step_;
+    checkpoints_.note_request(step_);
     if (const auto ended = saver_->poll()) tell_save(*ended);
   }
   if (config_.train.save_only_model) {
     report_save(saver_->wait(), /*must_hold=*/false);
-    if (const auto saved = last_checkpoint()) resumable_ = *saved;
+    checkpoints_.note_resumable(step_);
   }
   if (own) saver_ = std::move(own);
   // A launcher's signal reaches one rank later than another: this checkpoint is what it asks for.
@@ -303,7 +273,7 @@ void Trainer::save_on_request() {
 void Trainer::answer_late_request() {
   double asked[1] = {is_asked_to_save() ? 1.0 : 0.0};
   comm::sum_over_ranks(world_, asked);
-  if (asked[0] > 0 && step_ > first_step_) save_on_request();
+  if (asked[0] > 0 && step_ > checkpoints_.first_step()) save_on_request();
 }
 
 void Trainer::stop() {
@@ -311,17 +281,17 @@ void Trainer::stop() {
   const std::string phase = fmt::format("{} checkpoint-{}", kSavingPhase, step_);
   set_phase(phase);
   take_whole_saver();
-  if (saved_step_ != step_) save();
+  if (!checkpoints_.last(step_)) save();
   set_phase(phase);
   const auto outcome = saver_->wait();
-  settle_metrics();
+  log_.settle();
   report_save(outcome, /*must_hold=*/true);
   say(fmt::format(
       "stopped on request after step {}: checkpoint-{} is saved, resume with "
       "--resume_from_checkpoint true{}",
       step_, step_,
       owes_evaluation_ ? ", which begins with the evaluation that was broken off" : ""));
-  if (progress_) progress_->finish();
+  log_.finish();
 }
 
 }  // namespace strata::train

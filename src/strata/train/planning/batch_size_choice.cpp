@@ -79,7 +79,7 @@ std::string choose_batch_size(config::RunConfig& config, const comm::Mesh& mesh,
         choose_batch_size(limit, room, [&](int64_t rows) { return planned(config, rows); });
     if (choice.rows == 0) {
       config::RunConfig trains_only = config;
-      trains_only.train.eval_strategy = "no";
+      trains_only.train.eval_strategy = config::Interval::kNo;
       trains_only.train.eval_on_start = false;
       throw shortage(choice.planned_bytes, room, planned(trains_only, 1));
     }

@@ -13,9 +13,12 @@
 namespace strata::train {
 namespace {
 
+using config::Checkpointing;
+
 // From the one that keeps least to the one that keeps most, in the order of the time that a byte
 // saves: attention over long documents, then products, then what is cheap to compute again.
-constexpr std::array<const char*, 4> kModes = {"full", "attention", "selective", "none"};
+constexpr std::array kModes = {Checkpointing::kFull, Checkpointing::kAttention,
+                               Checkpointing::kSelective, Checkpointing::kNone};
 
 CheckpointingChoice choice_at(int rung, int num_layers) {
   const int stage = std::min(rung / num_layers, static_cast<int>(kModes.size()) - 2);
@@ -32,21 +35,21 @@ CheckpointingChoice choice_at(int rung, int num_layers) {
 }  // namespace
 
 bool chooses_checkpointing(const config::ShardConfig& config) {
-  return config.gradient_checkpointing && config.checkpointing_mode == "auto";
+  return config.gradient_checkpointing && config.checkpointing_mode == Checkpointing::kAuto;
 }
 
 std::string checkpointing_text(const config::ShardConfig& config) {
   if (!config.gradient_checkpointing) return "none";
-  if (config.checkpointing_layers == 0) return config.checkpointing_mode;
+  if (config.checkpointing_layers == 0) return fmt::format("{}", config.checkpointing_mode);
   return fmt::format("{} in the first {} layers, {} in the others", config.checkpointing_mode,
                      config.checkpointing_layers, config.checkpointing_rest);
 }
 
 void CheckpointingChoice::apply(config::ShardConfig& config) const {
-  config.gradient_checkpointing = mode != "none";
-  config.checkpointing_mode = mode == "none" ? "full" : mode;
+  config.gradient_checkpointing = mode != Checkpointing::kNone;
+  config.checkpointing_mode = mode == Checkpointing::kNone ? Checkpointing::kFull : mode;
   config.checkpointing_layers = layers;
-  config.checkpointing_rest = layers > 0 ? rest : "none";
+  config.checkpointing_rest = layers > 0 ? rest : Checkpointing::kNone;
 }
 
 std::string CheckpointingChoice::text() const {
@@ -107,7 +110,10 @@ std::string choose_checkpointing(config::RunConfig& config, const comm::Mesh& me
   });
   std::istringstream words(comm::broadcast_string(*mesh.world, answer));
   CheckpointingChoice choice;
-  words >> choice.mode >> choice.layers >> choice.rest;
+  std::string mode, rest;
+  words >> mode >> choice.layers >> rest;
+  choice.mode = config::value_named<Checkpointing>(mode).value();
+  choice.rest = config::value_named<Checkpointing>(rest).value();
   choice.apply(config.shard);
   return text;
 }

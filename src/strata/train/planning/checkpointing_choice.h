@@ -18,9 +18,11 @@ bool chooses_checkpointing(const config::ShardConfig& config);
 std::string checkpointing_text(const config::ShardConfig& config);
 
 struct CheckpointingChoice {
-  std::string mode, rest;  // as gradient_checkpointing_mode and _rest
-  int64_t layers = 0;      // as gradient_checkpointing_layers
-  int num_layers = 0;      // that could be recomputed
+  // As gradient_checkpointing_mode, but none where nothing is recomputed, and _rest.
+  config::Checkpointing mode = config::Checkpointing::kFull;
+  config::Checkpointing rest = config::Checkpointing::kNone;
+  int64_t layers = 0;  // as gradient_checkpointing_layers
+  int num_layers = 0;  // that could be recomputed
   int64_t planned_bytes = 0;
   bool fits = false;  // false: not even with everything recomputed
 

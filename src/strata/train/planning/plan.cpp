@@ -13,6 +13,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul/matmul.h"
+#include "strata/shard/segments.h"
 #include "strata/train/saving/saving_policy.h"
 #include "strata/train/setup/assemble.h"
 #include "strata/train/setup/device.h"
@@ -115,7 +116,7 @@ void describe_model(Trainee& trainee, RunPlan& plan) {
   }
 }
 
-bool is_in_files(const std::string& device) { return device == "nvme"; }
+bool is_in_files(config::OffloadDevice device) { return device == config::OffloadDevice::kNvme; }
 
 // What the settings send to files, and with an accelerator to the host's memory. A processor's
 // memory is the host's.
@@ -136,7 +137,7 @@ std::vector<MemoryKind> offloaded_kinds(const config::ShardConfig& shard, bool o
 config::RunConfig without_files(config::RunConfig config) {
   config::ShardConfig& shard = config.shard;
   shard.offload_params = offloads_to_host(shard);
-  shard.offload_param_device = shard.offload_optimizer_device = "none";
+  shard.offload_param_device = shard.offload_optimizer_device = config::OffloadDevice::kNone;
   shard.activation_offloading_path = "";
   return config;
 }
@@ -171,11 +172,10 @@ int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& st
   const bool state = is_in_files(shard.offload_optimizer_device);
   std::map<std::pair<int64_t, at::ScalarType>, int64_t> shards;
   int64_t largest_trained = 0;
-  for (int u = 0; u < store.num_units(); ++u) {
-    for (const shard::Segment& segment : store.unit(u).segments) {
-      ++shards[{segment.shard_numel, segment.storage}];
-      if (segment.trainable) largest_trained = std::max(largest_trained, segment.shard_numel);
-    }
+  for (const shard::SegmentPlace& place : shard::segments_of(store)) {
+    const shard::Segment& segment = *place.layout;
+    ++shards[{segment.shard_numel, segment.storage}];
+    if (segment.trainable) largest_trained = std::max(largest_trained, segment.shard_numel);
   }
   int64_t bytes = 0;
   for (const auto& [size, count] : shards) {
@@ -256,7 +256,8 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
 }
 
 int64_t forward_rows(const config::RunConfig& config) {
-  const bool evaluates = config.train.eval_strategy != "no" || config.train.eval_on_start;
+  const bool evaluates =
+      config.train.eval_strategy != config::Interval::kNo || config.train.eval_on_start;
   const int64_t of_evaluation = evaluates ? config.train.per_device_eval_batch_size : 0;
   return std::max(of_evaluation, config.preference.precompute_ref_batch_size.value_or(0));
 }

@@ -68,8 +68,8 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
     pairs.options = options;
     nn::LossSums sums;
     nn::ForwardContext context;
-    context.sums = &sums;
-    context.preference = &pairs;
+    context.head.sums = &sums;
+    context.head.preference = &pairs;
     trainee.executor->evaluate(to_tensors(collated, trainee.store->options().device), context);
     for (int64_t r = 0; r < batch.num_real; ++r) {
       const auto at_row = static_cast<size_t>(r);
@@ -270,7 +270,7 @@ int64_t num_chosen_targets(const data::MicroBatch& batch) {
 class PairObjective final : public Objective {
  public:
   explicit PairObjective(nn::Preference pairs) : pairs_(std::move(pairs)) {}
-  void ask(nn::ForwardContext& context) override { context.preference = &pairs_; }
+  void ask(nn::ForwardContext& context) override { context.head.preference = &pairs_; }
   Figures figures(const nn::LossSums& sums) const override { return figures_of(sums, pairs_); }
   double num_losses(const nn::LossSums&) const override {
     return static_cast<double>(pairs_.documents.size()) / 2;

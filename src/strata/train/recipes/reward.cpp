@@ -20,7 +20,7 @@ int64_t last_token(const data::MicroBatch& batch, size_t document, int64_t pad_i
 class RewardObjective final : public Objective {
  public:
   explicit RewardObjective(nn::Rewards rewards) : rewards_(std::move(rewards)) {}
-  void ask(nn::ForwardContext& context) override { context.rewards = &rewards_; }
+  void ask(nn::ForwardContext& context) override { context.head.rewards = &rewards_; }
   Figures figures(const nn::LossSums&) const override { return figures_of(rewards_); }
   double num_losses(const nn::LossSums&) const override {
     return static_cast<double>(rewards_.rows.size()) / 2;

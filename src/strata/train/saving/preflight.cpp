@@ -15,6 +15,7 @@
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/launch/machine_report.h"
 #include "strata/memory/plan_text.h"
+#include "strata/shard/segments.h"
 
 namespace strata::train {
 namespace {
@@ -122,15 +123,13 @@ uint64_t result_memory_bytes(const Trainee& trainee) {
   }
   const bool on_host = trainee.store->options().device.is_cpu();
   uint64_t most = 0;
-  for (int u = 0; u < trainee.store->num_units(); ++u) {
-    for (const shard::Segment& segment : trainee.store->unit(u).segments) {
-      const uint64_t element = c10::elementSize(segment.storage);
-      for (const shard::Extent& extent : segment.extents) {
-        if (trainee.adapter && !wanted.contains(extent.parameter)) continue;
-        // Beside a GPU the segment is gathered there, and comes to the host tensor by tensor.
-        const int64_t count = on_host ? segment.numel : extent.parameter->numel();
-        most = std::max(most, static_cast<uint64_t>(count) * element);
-      }
+  for (const shard::SegmentPlace& place : shard::segments_of(*trainee.store)) {
+    const uint64_t element = c10::elementSize(place.layout->storage);
+    for (const shard::Extent& extent : place.layout->extents) {
+      if (trainee.adapter && !wanted.contains(extent.parameter)) continue;
+      // Beside a GPU the segment is gathered there, and comes to the host tensor by tensor.
+      const int64_t count = on_host ? place.layout->numel : extent.parameter->numel();
+      most = std::max(most, static_cast<uint64_t>(count) * element);
     }
   }
   return most;

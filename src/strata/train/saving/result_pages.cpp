@@ -27,7 +27,7 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
                                                         : config.model.model_name_or_path},
       {"data set", data_name(config.data)},
       {"ranks", std::to_string(world_size)},
-      {"sharding_strategy", config.shard.sharding_strategy},
+      {"sharding_strategy", fmt::format("{}", config.shard.sharding_strategy)},
       {"gradient_checkpointing", checkpointing_text(config.shard)},
       {"per_device_train_batch_size", std::to_string(config.train.per_device_train_batch_size)},
       {"gradient_accumulation_steps", std::to_string(config.train.gradient_accumulation_steps)},

@@ -176,22 +176,13 @@ fs::path resume(const config::TrainConfig& config, const std::string& settings_t
   return *source;
 }
 
-std::optional<fs::path> return_to(const config::TrainConfig& config,
-                                  const std::function<bool(const fs::path&)>& is_own,
-                                  const fs::path& last, Trainee& trainee,
-                                  const ApplyProgress& apply,
+std::optional<fs::path> return_to(const std::function<std::vector<fs::path>()>& candidates,
+                                  Trainee& trainee, const ApplyProgress& apply,
                                   const std::function<void(const std::string&)>& say) {
   comm::Group& world = *trainee.store->mesh().world;
   std::vector<fs::path> found;
   comm::all_or_nothing(world, "looking for checkpoints", [&] {
-    if (world.rank() != 0) return;
-    for (const fs::path& folder : checkpoint::list(config.output_dir)) {
-      if (is_own(folder)) found.insert(found.begin(), folder);
-    }
-    std::error_code ignored;
-    const bool is_found = std::ranges::any_of(
-        found, [&](const fs::path& folder) { return fs::equivalent(folder, last, ignored); });
-    if (!last.empty() && !is_found) found.push_back(last);
+    if (world.rank() == 0) found = candidates();
   });
   std::string failure;
   return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);

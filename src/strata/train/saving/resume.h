@@ -27,14 +27,11 @@ std::filesystem::path resume(const config::TrainConfig& config, const std::strin
                              Trainee& trainee, const ApplyProgress& apply,
                              const std::function<void(const std::string&)>& say);
 
-// The same from the newest whole checkpoint of the output folder for which rank 0's `is_own` holds,
-// or else from `last` (empty: none), which may lie elsewhere. Returns it; nothing when there is
+// The same from the first of rank 0's `candidates` that is whole. Returns it; nothing when there is
 // none. Collective over the world.
 std::optional<std::filesystem::path> return_to(
-    const config::TrainConfig& config,
-    const std::function<bool(const std::filesystem::path&)>& is_own,
-    const std::filesystem::path& last, Trainee& trainee, const ApplyProgress& apply,
-    const std::function<void(const std::string&)>& say);
+    const std::function<std::vector<std::filesystem::path>()>& candidates, Trainee& trainee,
+    const ApplyProgress& apply, const std::function<void(const std::string&)>& say);
 
 // The weights of one checkpoint, without its optimizer. Throws FormatError where it is damaged,
 // which says what there is `otherwise`. Collective over the world.

@@ -104,7 +104,7 @@ adapters::LoraOptions options_of(const config::LoraConfig& config) {
     options.target_modules = config.target_modules;
   }
   options.modules_to_save = config.modules_to_save;
-  options.method = adapters::method_of(config.peft_type);
+  options.method = adapters::method_of(config::name_of(config.peft_type));
   read_exceptions(config, options);
   if (options.method == adapters::Method::kIa3) return options;
   for (const std::string& number : config.layers_to_transform) {

@@ -85,13 +85,13 @@ OffloadBytes offload_bytes(const config::RunConfig& config, const Target& target
   const shard::Partition partition =
       shard::partition_model(*trainee.model, mesh.shard->size(), wrap_policy(config.shard));
   OffloadBytes bytes;
-  if (config.shard.offload_param_device == "nvme") {
+  if (config.shard.offload_param_device == config::OffloadDevice::kNvme) {
     bytes.parameters = shard::parameter_file_bytes(partition);
   }
-  if (config.shard.offload_optimizer_device == "nvme") {
+  if (config.shard.offload_optimizer_device == config::OffloadDevice::kNvme) {
     bytes.state = optim::state_file_bytes(partition);
   }
-  if (config.shard.activation_offloading == "disk") {
+  if (config.shard.activation_offloading == config::ActivationOffloading::kDisk) {
     const auto moved =
         shard::offloaded_blocks(schedules_of(config, target, *trainee.model, partition).training);
     bytes.activations = shard::activation_file_bytes(

@@ -160,10 +160,12 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
         trainee.store->options().device.is_cuda() ? "the GPU or its offload keeps it"
                                                   : "the host keeps its memory"));
   }
-  if (config.shard.sharding_strategy.starts_with("HYBRID") && mesh.replicate->size() == 1) {
-    trainer.say(fmt::format(
-        "{}: all ranks are in one shard group, which is {} here", config.shard.sharding_strategy,
-        config.shard.sharding_strategy == "HYBRID_SHARD" ? "FULL_SHARD" : "SHARD_GRAD_OP"));
+  if (is_hybrid(config.shard.sharding_strategy) && mesh.replicate->size() == 1) {
+    trainer.say(fmt::format("{}: all ranks are in one shard group, which is {} here",
+                            config.shard.sharding_strategy,
+                            config.shard.sharding_strategy == config::ShardingStrategy::kHybridShard
+                                ? "FULL_SHARD"
+                                : "SHARD_GRAD_OP"));
   }
   if (trainee.continued_adapter) {
     for (const std::string& line : trainee.continued_adapter->warnings) {

@@ -12,7 +12,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "strata-offload";
 
-bool is_in_files(const std::string& device) { return device == "nvme" || device == "disk"; }
+bool is_in_files(config::OffloadDevice device) { return device == config::OffloadDevice::kNvme; }
+
+bool is_in_files(config::ActivationOffloading place) {
+  return place == config::ActivationOffloading::kDisk;
+}
 
 void check_folder(const std::string& setting, const fs::path& folder) {
   if (!fs::is_directory(folder)) {
@@ -30,9 +34,9 @@ void check_folder(const std::string& setting, const fs::path& folder) {
   }
 }
 
-std::unique_ptr<ScratchFolder> open_folder(const std::string& device, const std::string& path) {
+std::unique_ptr<ScratchFolder> open_folder(bool is_in_files, const std::string& path) {
   // A plan has no folder.
-  if (!is_in_files(device) || path.empty()) return nullptr;
+  if (!is_in_files || path.empty()) return nullptr;
   return std::make_unique<ScratchFolder>(path, kPrefix);
 }
 
@@ -51,9 +55,12 @@ void check_offload_folders(const config::ShardConfig& config) {
 }
 
 OffloadFolders::OffloadFolders(const config::ShardConfig& config)
-    : parameters(open_folder(config.offload_param_device, config.offload_param_nvme_path)),
-      state(open_folder(config.offload_optimizer_device, config.offload_optimizer_nvme_path)),
-      activations(open_folder(config.activation_offloading, config.activation_offloading_path)),
+    : parameters(
+          open_folder(is_in_files(config.offload_param_device), config.offload_param_nvme_path)),
+      state(open_folder(is_in_files(config.offload_optimizer_device),
+                        config.offload_optimizer_nvme_path)),
+      activations(open_folder(is_in_files(config.activation_offloading),
+                              config.activation_offloading_path)),
       queue_{.block_bytes = static_cast<size_t>(config.aio_block_size),
              .depth = static_cast<int>(config.aio_queue_depth)} {}
 
@@ -71,14 +78,15 @@ std::vector<std::string> describe_offload(const config::ShardConfig& config,
         "offload to host memory: parameters, gradients and optimizer state rest there (pinned), "
         "and the CPU updates them");
   }
-  const bool wants_host = config.offload_params || config.offload_param_device == "cpu" ||
-                          config.offload_optimizer_device == "cpu";
+  const bool wants_host = config.offload_params ||
+                          config.offload_param_device == config::OffloadDevice::kCpu ||
+                          config.offload_optimizer_device == config::OffloadDevice::kCpu;
   if (wants_host && !is_beside_gpu) {
     lines.push_back(
         "offload to host memory: this run computes on the CPU, so what is asked for rests there "
         "already");
   }
-  if (config.activation_offloading == "true") {
+  if (config.activation_offloading == config::ActivationOffloading::kTrue) {
     lines.push_back(
         device.is_cuda()
             ? "activation_offloading: inputs of layers rest in host memory (pinned) "

@@ -11,9 +11,12 @@
 namespace strata::train {
 namespace {
 
+using config::OffloadDevice;
+using config::ShardingStrategy;
+
 // What rests sharded is decided by the mesh, what is whole when by the schedule.
 struct Strategy {
-  std::string_view name;
+  ShardingStrategy name;
   enum Spread { kNowhere, kMachine, kWorld } spread;  // the shard group
   bool reshard_after_forward;
   bool resident;
@@ -21,13 +24,13 @@ struct Strategy {
 };
 
 constexpr Strategy kStrategies[] = {
-    {"FULL_SHARD", Strategy::kWorld, true, false, true},
-    {"SHARD_GRAD_OP", Strategy::kWorld, false, false, true},
-    {"NO_SHARD", Strategy::kNowhere, true, false, true},
-    {"HYBRID_SHARD", Strategy::kMachine, true, false, true},
-    {"HYBRID_SHARD_ZERO2", Strategy::kMachine, false, false, true},
-    {"ZERO1", Strategy::kWorld, false, true, false},
-    {"ZERO2", Strategy::kWorld, false, true, true},
+    {ShardingStrategy::kFullShard, Strategy::kWorld, true, false, true},
+    {ShardingStrategy::kShardGradOp, Strategy::kWorld, false, false, true},
+    {ShardingStrategy::kNoShard, Strategy::kNowhere, true, false, true},
+    {ShardingStrategy::kHybridShard, Strategy::kMachine, true, false, true},
+    {ShardingStrategy::kHybridShardZero2, Strategy::kMachine, false, false, true},
+    {ShardingStrategy::kZero1, Strategy::kWorld, false, true, false},
+    {ShardingStrategy::kZero2, Strategy::kWorld, false, true, true},
 };
 
 const Strategy& strategy_of(const config::ShardConfig& config) {
@@ -35,7 +38,7 @@ const Strategy& strategy_of(const config::ShardConfig& config) {
     if (strategy.name == config.sharding_strategy) return strategy;
   }
   throw InternalError(
-      "sharding strategy: found \"{}\", expected one of the table; report this as a "
+      "sharding strategy: found {}, expected one of the table; report this as a "
       "bug",
       config.sharding_strategy);
 }
@@ -60,21 +63,22 @@ at::ScalarType scalar_type_of(const std::string& name) {
 
 bool offloads_to_host(const config::ShardConfig& config) {
   // Gradients and moments follow parameters that rest in files: the update is the CPU's then.
-  return config.offload_params || config.offload_param_device != "none" ||
-         config.offload_optimizer_device != "none";
+  return config.offload_params || config.offload_param_device != OffloadDevice::kNone ||
+         config.offload_optimizer_device != OffloadDevice::kNone;
 }
 
 shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
                                                      const Target& target) {
   using Place = shard::ActivationHomeOptions::Place;
   const bool is_gpu = is_for_cuda(target.device);
-  if (config.activation_offloading == "disk") {
+  if (config.activation_offloading == config::ActivationOffloading::kDisk) {
     if (!is_gpu) return Place::kFiles;
     throw ConfigError(
         "activation_offloading: found disk in a run on a GPU, expected true (host memory); "
         "change it, or run on the CPU with --cpu");
   }
-  return config.activation_offloading == "true" && is_gpu ? Place::kHost : Place::kWhereComputed;
+  const bool is_asked = config.activation_offloading == config::ActivationOffloading::kTrue;
+  return is_asked && is_gpu ? Place::kHost : Place::kWhereComputed;
 }
 
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
@@ -116,11 +120,31 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
 }
 
 // Until auto is resolved (planning/checkpointing_choice.h), it is what takes the least memory.
-shard::Checkpointing checkpointing_of(const std::string& mode) {
-  return mode == "none"        ? shard::Checkpointing::kNone
-         : mode == "selective" ? shard::Checkpointing::kSelective
-         : mode == "attention" ? shard::Checkpointing::kAttention
-                               : shard::Checkpointing::kFull;
+shard::Checkpointing checkpointing_of(config::Checkpointing mode) {
+  switch (mode) {
+    case config::Checkpointing::kNone:
+      return shard::Checkpointing::kNone;
+    case config::Checkpointing::kSelective:
+      return shard::Checkpointing::kSelective;
+    case config::Checkpointing::kAttention:
+      return shard::Checkpointing::kAttention;
+    case config::Checkpointing::kFull:
+    case config::Checkpointing::kAuto:
+      break;
+  }
+  return shard::Checkpointing::kFull;
+}
+
+shard::BackwardPrefetch prefetch_of(config::BackwardPrefetch prefetch) {
+  switch (prefetch) {
+    case config::BackwardPrefetch::kPre:
+      return shard::BackwardPrefetch::kPre;
+    case config::BackwardPrefetch::kPost:
+      return shard::BackwardPrefetch::kPost;
+    case config::BackwardPrefetch::kNone:
+      break;
+  }
+  return shard::BackwardPrefetch::kNone;
 }
 
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
@@ -132,10 +156,7 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
   options.reduce_every_micro_step = strategy.reduce_every_micro_step && config.sync_each_batch;
   options.slots = gathered_at_once(config.limit_all_gathers);
   options.forward_prefetch = config.forward_prefetch;
-  options.backward_prefetch =
-      config.backward_prefetch == "BACKWARD_PRE"    ? shard::BackwardPrefetch::kPre
-      : config.backward_prefetch == "BACKWARD_POST" ? shard::BackwardPrefetch::kPost
-                                                    : shard::BackwardPrefetch::kNone;
+  options.backward_prefetch = prefetch_of(config.backward_prefetch);
   options.activation_checkpointing = config.gradient_checkpointing
                                          ? checkpointing_of(config.checkpointing_mode)
                                          : shard::Checkpointing::kNone;
@@ -145,7 +166,7 @@ shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
     options.checkpointing_behind = checkpointing_of(config.checkpointing_rest);
   }
   // One read in flight beside one gather: more would only hold memory.
-  options.read_ahead = config.offload_param_device == "nvme" ? 1 : 0;
+  options.read_ahead = config.offload_param_device == OffloadDevice::kNvme ? 1 : 0;
   return options;
 }
 
@@ -167,9 +188,10 @@ shard::StoreOptions store_options(const config::ShardConfig& config, const Targe
 
 shard::WrapPolicy wrap_policy(const config::ShardConfig& config) {
   shard::WrapPolicy policy;
-  if (config.auto_wrap_policy == "TRANSFORMER_BASED_WRAP") {
+  using enum config::WrapPolicy;
+  if (config.auto_wrap_policy == kTransformer) {
     policy.layer_classes = config.layer_classes;
-  } else if (config.auto_wrap_policy == "SIZE_BASED_WRAP" && config.min_num_params > 0) {
+  } else if (config.auto_wrap_policy == kSize && config.min_num_params > 0) {
     policy.kind = shard::WrapPolicy::Kind::kSize;
     policy.min_num_params = config.min_num_params;
   } else {
