@@ -306,10 +306,14 @@ int run_preview(const std::vector<std::string>& arguments) {
     config::assign(given, settings.config);
   }
   config::require_runnable(settings);
-  print_warnings(settings.warnings);
   config::RunConfig& config = settings.config;
-  if (config.preview.split == config::Split::kTest)
+  if (config.preview.split == config::Split::kTest) {
     config.train.eval_strategy = config::Interval::kSteps;  // so that it is read
+    std::erase_if(settings.warnings, [](const std::string& line) {
+      return line.ends_with("has no effect; eval_strategy is no");
+    });
+  }
+  print_warnings(settings.warnings);
   const hf::DownloadProgress show_download = shown_downloads();
   train::fetch_tokenizer(config.model, show_download);
   const train::Datasets sets = with_sources(settings, [&] {

@@ -77,15 +77,31 @@ std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
 
 struct UnknownKey {
   std::string place, key;
+  bool holds_settings = false;  // a section, of which other programs have some
+
+  std::string advice(bool (*accept)(const Setting&)) const {
+    return holds_settings ? "write the settings in it without it, at the first level"
+                          : advice_for(key, accept);
+  }
 };
+
+bool holds_settings(const YAML::Node& node) {
+  if (!node.IsMap()) return false;
+  return std::ranges::any_of(node, [](const auto& entry) {
+    return entry.first.IsScalar() && find_setting(entry.first.Scalar()) != nullptr;
+  });
+}
 
 // Who brings the file of another program learns of all its keys at once.
 [[noreturn]] void throw_unknown(const std::string& file, const std::vector<UnknownKey>& keys,
                                 bool (*accept)(const Setting&)) {
-  if (keys.size() == 1) throw_unknown(keys[0].place, keys[0].key, "", accept);
+  if (keys.size() == 1) {
+    throw ConfigError("{}: found the unknown key \"{}\", expected a known setting; {}",
+                      keys[0].place, keys[0].key, keys[0].advice(accept));
+  }
   std::string lines;
-  for (const auto& [place, key] : keys) {
-    lines += fmt::format("\n  {}: \"{}\": {}", place, key, advice_for(key, accept));
+  for (const UnknownKey& unknown : keys) {
+    lines += fmt::format("\n  {}: \"{}\": {}", unknown.place, unknown.key, unknown.advice(accept));
   }
   throw ConfigError("{}: found {} unknown keys, expected known settings; change them:{}", file,
                     keys.size(), lines);
@@ -217,7 +233,9 @@ std::vector<Given> read_own_file(const fs::path& path) {
           return read_section(*find_section(key), node, path.string(), Rank::kFile, given);
         }
         const Setting* setting = find_setting(key);
-        if (!setting || !is_own_key(*setting)) return unknown.push_back({place, key});
+        if (!setting || !is_own_key(*setting)) {
+          return unknown.push_back({place, key, holds_settings(node)});
+        }
         const std::optional<Value> value = own_value(*setting, node, place);
         if (!value) return;
         reject_second_name(given, *setting, key, place);

@@ -13,13 +13,19 @@
 namespace strata::config {
 namespace {
 
+constexpr const char* kNoEvaluation = "eval_strategy is no";
+
 class SavingRules : Rules {
  public:
   using Rules::Rules;
 
   void check() {
-    if (train_.eval_strategy == Interval::kNo)
-      warn_without_effect("eval_delay", "eval_strategy is no");
+    if (train_.eval_strategy == Interval::kNo) warn_without_effect("eval_delay", kNoEvaluation);
+    if (train_.eval_strategy == Interval::kNo && !train_.eval_on_start) warn_of_evaluation();
+    if (train_.save_strategy == Interval::kNo) {
+      warn_without_effect("save_only_model",
+                          "save_strategy is no, and what is saved on request has the optimizer");
+    }
     check_metric();
     check_early_stopping();
     if (train_.save_strategy == Interval::kBest) check_best();
@@ -27,6 +33,13 @@ class SavingRules : Rules {
   }
 
  private:
+  void warn_of_evaluation() {
+    for (const char* name :
+         {"dataset_test_split", "validation_file", "eval_packing", "per_device_eval_batch_size"}) {
+      warn_without_effect(name, kNoEvaluation);
+    }
+  }
+
   void check_metric() {
     const std::string metric = best_metric(config_);
     if (metric.empty()) {
@@ -44,8 +57,8 @@ class SavingRules : Rules {
                         fmt::join(known, ", "));
     }
     if (train_.eval_strategy == Interval::kNo) {
-      warn_without_effect("metric_for_best_model", "eval_strategy is no");
-      warn_without_effect("greater_is_better", "eval_strategy is no");
+      warn_without_effect("metric_for_best_model", kNoEvaluation);
+      warn_without_effect("greater_is_better", kNoEvaluation);
     }
   }
 
