@@ -253,12 +253,23 @@ bool is_yaml11_special(const std::string& text) {
          kOther.contains(text) || std::regex_match(text, kNumber) || std::regex_match(text, kDate);
 }
 
+// One value for PyYAML, which reads YAML 1.1, and another one for everybody else.
+static void refuse_octal(const YAML::Node& node, const std::string& place) {
+  static const std::regex kOctal("[-+]?0[0-7_]+");
+  if (node.Tag() == "!" || !std::regex_match(node.Scalar(), kOctal)) return;
+  throw ConfigError(
+      "{}: found {}, which the reference's YAML reads as an octal number, expected one without a "
+      "leading 0; leave the 0 away, or quote what is no number",
+      place, node.Scalar());
+}
+
 Value yaml_value(const YAML::Node& node, const std::string& place) {
   Value value;
   if (node.IsNull() || (!node.IsScalar() && node.size() == 0)) {
     value.is_null = true;
     if (node.IsSequence()) value.items = {"[]"};  // an empty list, for those that tell it from null
   } else if (node.IsScalar()) {
+    refuse_octal(node, place);
     value.items = {node.Scalar()};
   } else if (node.IsMap()) {
     const std::string file = place.substr(0, place.rfind(':'));
@@ -268,6 +279,7 @@ Value yaml_value(const YAML::Node& node, const std::string& place) {
       if (!item.IsScalar()) {
         throw ConfigError("{}: found a nested list or mapping, expected a list of values", place);
       }
+      refuse_octal(item, place);
       value.items.push_back(item.Scalar());
     }
   }
