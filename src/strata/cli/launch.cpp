@@ -99,11 +99,14 @@ void warn_of_machine(const config::LaunchConfig& launch, const launch::MachineFa
       machine.num_devices, machine.num_devices == 1 ? "" : "s")});
 }
 
+bool uses_gpus(const config::LaunchConfig& launch, const launch::MachineFacts& machine) {
+  return kHasCuda && !launch.cpu && machine.num_devices > 0;
+}
+
 // Of ranks that compute on processors and take turns on them.
 void warn_of_crowd(const config::LaunchConfig& launch, const launch::MachineFacts& machine,
                    int ranks) {
-  const bool uses_gpus = kHasCuda && !launch.cpu && machine.num_devices > 0;
-  if (uses_gpus || launch.dry_run || ranks <= machine.num_cores) return;
+  if (uses_gpus(launch, machine) || launch.dry_run || ranks <= machine.num_cores) return;
   print_warnings(
       {fmt::format("num_processes: found {} ranks for {} of this machine, they take turns; more "
                    "ranks than processors make a run slower",
@@ -156,9 +159,9 @@ void require_layout(const config::RunConfig& config, const launch::LaunchPlan& p
                                   &model.tokenizer_name, &config.model.adapter_name_or_path}) {
     if (!name->empty() && !fs::exists(*name)) return;
   }
-  const bool uses_gpus = kHasCuda && !config.launch.cpu;
+  const bool on_gpus = uses_gpus(config.launch, launch::inspect_machine(config.launch));
   train::check_layout(config, plan.world_size, plan.local_world_size,
-                      train::target_of(uses_gpus ? at::kCUDA : at::kCPU));
+                      train::target_of(on_gpus ? at::kCUDA : at::kCPU));
 }
 
 void watch_for_hangs(const config::RunConfig& config, bool own_program, launch::LaunchPlan& plan) {

@@ -74,8 +74,13 @@ class RollCall {
       await_all();
     } else {
       await_rank_zero();
-      const std::string told = told_by(0);  // who may end once this rank has told its own
-      announce();
+      const std::string told = told_by(0);
+      try {
+        announce();
+      } catch (const CommError&) {  // rank 0 has ended: perhaps over a world size like this one
+        require_same_world(told, 0);
+        throw;
+      }
       require_same_world(told, 0);
     }
     return store_;
@@ -165,7 +170,8 @@ class RollCall {
     if (found == self) return;
     throw ConfigError(
         "rank {0}: found that {1} is rank {0} of this run, expected one process of that number; "
-        "give each rank a RANK of its own, and where one has failed start all of them anew",
+        "give each rank a RANK of its own; where one has failed, or a launcher has changed the "
+        "number of ranks, start all of them anew",
         options_.rank, process_of(found));
   }
 

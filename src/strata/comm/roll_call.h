@@ -12,7 +12,8 @@ class Store;
 
 namespace strata::comm {
 
-// Returns the store once every rank is there. Collective. Requires: world_size > 1.
+// Collective; returns the store: on rank 0 once every rank is there, on another one once rank 0 and
+// it are. Requires: world_size > 1.
 // While somebody is missing, rank 0 tells `options.say` who, and another rank that it finds no
 // rank 0: after `options.patience`, then every minute.
 // Throws CommError where ranks do not appear within the join timeout, ConfigError where a rank was

@@ -162,7 +162,7 @@ std::optional<std::vector<std::string>> written_list(std::string text) {
   std::vector<std::string> entries;
   try {
     for (const Json& entry : parse_json(text, "list")) {
-      if (!entry.is_string() && !entry.is_number_integer()) return std::nullopt;
+      if (!entry.is_string() && !entry.is_number()) return std::nullopt;
       entries.push_back(entry.is_string() ? entry.get<std::string>() : dump_python(entry));
     }
   } catch (const FormatError&) {

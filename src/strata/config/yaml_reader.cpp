@@ -180,7 +180,7 @@ std::vector<YAML::Node> merged_mappings(const YAML::Node& value, const std::stri
     if (mapping.IsMap()) continue;
     throw ConfigError(
         "{}: found \"<<\" before what is no mapping, expected the name of one (*name) or a list of "
-        "such names",
+        "such names; define it as &name",
         place);
   }
   return mappings;
@@ -190,7 +190,9 @@ std::vector<YAML::Node> merged_mappings(const YAML::Node& value, const std::stri
 void visit_keys(const YAML::Node& mapping, const std::string& file, const KeyVisit& visit,
                 std::map<std::string, std::string>& known, int depth) {
   if (depth > 32) {
-    throw ConfigError("{}: found \"<<\" more than 32 deep, expected less", place_of(mapping, file));
+    throw ConfigError(
+        "{}: found \"<<\" more than 32 deep, expected less; merge fewer into each other",
+        place_of(mapping, file));
   }
   std::map<std::string, std::string> seen;
   std::vector<YAML::Node> merged;
@@ -213,16 +215,19 @@ void visit_keys(const YAML::Node& mapping, const std::string& file, const KeyVis
   }
   // Which of several mappings counts is another one in PyYAML 6.0.4 than in those before.
   const std::map<std::string, std::string> own = known;
+  std::map<std::string, YAML::Node> values;
   const auto visit_once = [&](const std::string& key, const YAML::Node& value,
                               const std::string& place) {
     const auto [first, is_new] = known.emplace(key, place);
     if (!is_new) {
+      if (values.at(key).is(value)) return;  // one mapping, by two ways
       throw ConfigError(
           "{}: found \"{}\" in two mappings of one \"<<\" (also at {}), expected it in one of "
           "them; "
           "write it beside the \"<<\"",
           place, key, first->second);
     }
+    values.emplace(key, value);
     visit(key, value, place);
   };
   for (const YAML::Node& other : merged) {

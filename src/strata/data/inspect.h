@@ -43,7 +43,8 @@ enum class RowsOf : uint8_t { kDocuments, kPreferences, kPairs };
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
                    RowsOf rows = RowsOf::kDocuments);
 
-// Adds how often each role occurs in the rows' messages, prompts and completions.
+// Adds how often each role occurs in the rows' messages, prompts and completions. Requires: they
+// are conversations; a column that a row is not made of counts as well.
 void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles);
 
 // The same of preferences that are conversations; a text beside messages counts as one.

@@ -69,9 +69,11 @@ class Preparation::Steps {
     if (is_full()) return false;
     stats_.num_sources += static_cast<int64_t>(batch.rows.size());
     part_ = batch.part;
-    if (!options_.preference) count_roles(batch.rows, stats_.roles);
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
+    if (format_.kind == RowKind::kMessages || format_.kind == RowKind::kPromptMessages) {
+      count_roles(batch.rows, stats_.roles);
+    }
     if (format_.kind == RowKind::kPreferenceMessages) {
       count_preference_roles(batch.rows, stats_.roles);
     }

@@ -43,18 +43,18 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
 std::vector<std::string> idle_settings(const config::DataConfig& config, const Datasets& sets) {
   const bool has_conversations = !sets.train.stats().roles.empty();
   std::vector<std::string> lines;
-  const auto add = [&](const char* name, const char* reason) {
-    lines.push_back(fmt::format("{}: has no effect; {}", name, reason));
+  // The result's tokenizer gets it all the same, and the model the tokens that come with it.
+  const auto add = [&](const char* name) {
+    lines.push_back(
+        fmt::format("{}: formats no row, because none of the training data is a conversation; the "
+                    "result's tokenizer has it",
+                    name));
   };
-  constexpr const char* kNoConversation = "no row of the data is a conversation";
-  if (!has_conversations && !config.chat_template_path.empty()) {
-    add("chat_template_path", kNoConversation);
-  }
-  if (!has_conversations && config.chat_template_format != "none") {
-    add("chat_template_format", kNoConversation);
-  }
+  if (!has_conversations && !config.chat_template_path.empty()) add("chat_template_path");
+  if (!has_conversations && config.chat_template_format != "none") add("chat_template_format");
   if (has_conversations && config.dataset_text_field != config::DataConfig().dataset_text_field) {
-    add("dataset_text_field", "the rows of the data are conversations");
+    lines.emplace_back(
+        "dataset_text_field: has no effect; the rows of the training data are conversations");
   }
   return lines;
 }

@@ -38,7 +38,10 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
                                            const Output& output, Status& status) {
   comm::RendezvousOptions options;
   options.status = &status;
-  options.say = [&output](const std::string& line) { output.write(line + "\n"); };
+  // One voice a machine.
+  if (environment.rank == 0 || environment.local_rank == 0) {
+    options.say = [&output](const std::string& line) { output.write(line + "\n"); };
+  }
   options.rank = environment.rank;
   options.world_size = environment.world_size;
   options.address = environment.master_addr;

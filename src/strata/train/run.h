@@ -13,7 +13,8 @@
 
 namespace strata::train {
 
-// Where rank 0's text goes; other ranks write none. Where every rank tells what it is doing.
+// Where rank 0's text goes; of other ranks those that wait for it write that. Where every rank
+// tells what it is doing.
 struct Output {
   std::function<void(std::string_view)> write = [](std::string_view) {};
   bool is_terminal = false;
