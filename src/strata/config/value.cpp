@@ -15,6 +15,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/base/text_distance.h"
+#include "strata/config/list_text.h"
 
 namespace strata::config {
 namespace {
@@ -154,47 +155,6 @@ void parse_into(const Given& given, const std::string& text, T& field) {
   }
 }
 
-// The entries of a list that is written as JSON or Python does: ["a", "b"]. Nothing: the text is
-// another one, such as an expression.
-std::optional<std::vector<std::string>> written_list(std::string text) {
-  if (!text.starts_with('[') || !text.ends_with(']')) return std::nullopt;
-  if (text.find('"') == std::string::npos) std::ranges::replace(text, '\'', '"');
-  std::vector<std::string> entries;
-  try {
-    for (const Json& entry : parse_json(text, "list")) {
-      if (!entry.is_string() && !entry.is_number()) return std::nullopt;
-      entries.push_back(entry.is_string() ? entry.get<std::string>() : dump_python(entry));
-    }
-  } catch (const FormatError&) {
-    return std::nullopt;
-  }
-  return entries;
-}
-
-// A token may hold several names with commas between; an expression keeps its commas.
-std::vector<std::string> split_list(const std::vector<std::string>& items) {
-  if (items.size() == 1) {
-    if (auto entries = written_list(items[0])) return *entries;
-  }
-  std::vector<std::string> result;
-  for (const std::string& item : items) {
-    if (item.find_first_of("\\*+?^$()[]{}|") != std::string::npos) {
-      result.push_back(item);
-      continue;
-    }
-    size_t start = 0;
-    while (start <= item.size()) {
-      const size_t comma = std::min(item.find(',', start), item.size());
-      std::string part = item.substr(start, comma - start);
-      part.erase(0, part.find_first_not_of(' '));
-      part.erase(part.find_last_not_of(' ') + 1);
-      if (!part.empty()) result.push_back(part);
-      start = comma + 1;
-    }
-  }
-  return result;
-}
-
 // The synonym that a list of one entry is, such as "[]"; empty: none.
 std::pair<std::string_view, std::string_view> only_synonym(const Given& given) {
   if (given.value.items.size() != 1) return {};
@@ -212,7 +172,7 @@ void assign_field(const Given& given, T& field) {
     if (!meaning.empty()) {
       field = {std::string(meaning)};
     } else {
-      field = value.is_null ? T{} : split_list(value.items);
+      field = value.is_null ? T{} : list_entries(value.items);
     }
   } else {
     if (value.is_null) {
