@@ -275,6 +275,8 @@ def test_pairs_that_are_cut_and_answers_that_teach_nothing(inputs, tmp_path):
     assert "1 of 3 pairs have two answers that are the same: nothing tells them apart" in told, told
 
 
+NO_SUCH_COLUMN = "has no effect; no row of the training data is made of that column"
+NO_NEW_ROWS = "has no effect; the model gets no rows for new tokens"
 FORMATS_NO_ROW = ("formats no row, because none of the training data is a conversation; the result's tokenizer has it")
 
 
@@ -285,12 +287,20 @@ FORMATS_NO_ROW = ("formats no row, because none of the training data is a conver
     ({"prompt": "a", "completion": " b", "messages": [{"role": "user", "content": "a"}]},
      {"chat_template_path": "TEMPLATE"}, FORMATS_NO_ROW),
     ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
-     {"dataset_text_field": "content"}, "has no effect; the rows of the training data are conversations"),
+     {"dataset_text_field": "content"}, NO_SUCH_COLUMN),
+    ({"prompt": "a", "completion": " b"}, {"dataset_text_field": "content"}, NO_SUCH_COLUMN),
+    ({"input_ids": [5, 6, 7]}, {"dataset_text_field": "content"}, NO_SUCH_COLUMN),
+    ({"text": "a b"}, {"mean_resizing": "false"}, NO_NEW_ROWS),
+    ({"text": "a b"}, {"resize_to_multiple_of": 64}, NO_NEW_ROWS),
     # Where they have one, nothing is said.
     ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
      {"chat_template_format": "chatml"}, None),
     ({"instruction": "a", "output": "b"}, {"chat_template_format": "chatml"}, None),
     ({"content": "a b"}, {"dataset_text_field": "content"}, None),
+    # The reference looks there for where a text ends.
+    ({"prompt": "a", "completion": " b"}, {"dataset_text_field": "completion"}, None),
+    ({"text": "a b"}, {"mean_resizing": "false", "chat_template_format": "zephyr"}, None),
+    ({"text": "a b"}, {"resize_to_multiple_of": 64, "chat_template_format": "zephyr"}, None),
 ])
 def test_settings_for_other_rows_are_told(inputs, tmp_path, row, setting, reason):
     """No setting is ignored without a word."""

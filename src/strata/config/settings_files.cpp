@@ -173,7 +173,7 @@ void read_accelerate_mapping(const YAML::Node& root, const std::string& file, Ra
 
 // Before the keys that only such files have: they are not what is wrong.
 void refuse_cloud(const YAML::Node& root, const std::string& file) {
-  const YAML::Node environment = root["compute_environment"];
+  const YAML::Node environment = find_key(root, "compute_environment");
   if (!environment) return;
   const std::string place = file + ":" + std::to_string(environment.Mark().line + 1);
   canonical_text(
@@ -181,7 +181,8 @@ void refuse_cloud(const YAML::Node& root, const std::string& file) {
 }
 
 bool has_accelerate_keys(const YAML::Node& root) {
-  return root["fsdp_config"] || root["distributed_type"] || root["compute_environment"];
+  return find_key(root, "fsdp_config") || find_key(root, "distributed_type") ||
+         find_key(root, "compute_environment");
 }
 
 fs::path file_in_folder(const fs::path& folder) {
@@ -247,7 +248,7 @@ std::vector<Given> read_own_file(const fs::path& path) {
 
 std::vector<Given> read_accelerate_file(const fs::path& path, Rank rank) {
   const YAML::Node root = read_yaml_mapping(path);
-  if (!root["distributed_type"]) {
+  if (!find_key(root, "distributed_type")) {
     throw ConfigError(
         "{}: found no distributed_type, expected one of {}; add it (accelerate needs it too), or "
         "pass a file of other settings as --config",

@@ -1,6 +1,7 @@
 // yaml-cpp's nodes to Values.
 #include "strata/config/yaml_reader.h"
 
+#include <algorithm>
 #include <map>
 #include <regex>
 #include <set>
@@ -236,7 +237,29 @@ void visit_keys(const YAML::Node& mapping, const std::string& file, const KeyVis
   }
 }
 
+// `searched`: mappings that lack the key; one may merge itself.
+YAML::Node find_key_in(const YAML::Node& mapping, const std::string& key,
+                       std::vector<YAML::Node>& searched) {
+  const YAML::Node missing(YAML::NodeType::Undefined);
+  const auto is_mapping = [&](const YAML::Node& other) { return other.is(mapping); };
+  if (!mapping.IsMap() || std::ranges::any_of(searched, is_mapping)) return missing;
+  if (const YAML::Node own = mapping[key]) return own;
+  searched.push_back(mapping);
+  const YAML::Node merged = mapping["<<"];
+  if (!merged) return missing;
+  if (!merged.IsSequence()) return find_key_in(merged, key, searched);
+  for (const YAML::Node& other : merged) {
+    if (const YAML::Node found = find_key_in(other, key, searched)) return found;
+  }
+  return missing;
+}
+
 }  // namespace
+
+YAML::Node find_key(const YAML::Node& mapping, const std::string& key) {
+  std::vector<YAML::Node> searched;
+  return find_key_in(mapping, key, searched);
+}
 
 void for_each_key(const YAML::Node& mapping, const std::string& file, const KeyVisit& visit) {
   std::map<std::string, std::string> known;

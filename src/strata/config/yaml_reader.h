@@ -27,6 +27,10 @@ void for_each_key(const YAML::Node& mapping, const std::string& file,
                   const std::function<void(const std::string& key, const YAML::Node& value,
                                            const std::string& place)>& visit);
 
+// The key's value, also where "<<" merges it; of several the first, without the errors of
+// for_each_key. An undefined node where there is none.
+YAML::Node find_key(const YAML::Node& mapping, const std::string& key);
+
 // The whole file with the types that YAML 1.1 gives (yes, on, 0x1f, ...), as PyYAML reads it,
 // except that numbers like 1e-4 are numbers. ConfigError as above, and for a repeated key at any
 // depth.

@@ -92,6 +92,7 @@ Json to_json(const DatasetStats& stats) {
           {"num_cut_sources", stats.num_cut_sources},
           {"num_cut_targets", stats.num_cut_targets},
           {"roles", stats.roles},
+          {"num_text_fields", stats.num_text_fields},
           {"unused_columns", stats.unused_columns},
           {"longest_rows", std::move(longest_rows)},
           {"hidden_texts", named_texts_to_json(stats.hidden_texts)},
@@ -113,6 +114,7 @@ DatasetStats stats_from_json(const Json& json) {
   stats.num_cut_sources = json.at("num_cut_sources").get<int64_t>();
   stats.num_cut_targets = json.at("num_cut_targets").get<int64_t>();
   stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();
+  stats.num_text_fields = json.at("num_text_fields").get<int64_t>();
   stats.unused_columns = json.at("unused_columns").get<std::map<std::string, int64_t>>();
   stats.files = json.at("files").get<std::vector<std::string>>();
   for (const Json& row : json.at("longest_rows")) {

@@ -45,6 +45,7 @@ struct DatasetStats {
   int64_t num_split_prompts = 0;
   int64_t num_cut_sources = 0, num_cut_targets = 0;  // of pairs: max_source_length, ...
   std::map<std::string, int64_t> roles = {};         // how many messages of the rows have a role
+  int64_t num_text_fields = 0;  // rows that are made of the column dataset_text_field, or end there
   // How many rows have a value in a column that nothing is made of.
   std::map<std::string, int64_t> unused_columns = {};
   // The longest rows as they are trained (cut or split where that is the rule), longest first.

@@ -84,6 +84,7 @@ class Preparation::Steps {
     }
     for (const Row& row : batch.rows) {
       count_unused_columns(row, format_, options_.dataset_text_field, stats_.unused_columns);
+      stats_.num_text_fields += reads_text_field(row, format_, options_.dataset_text_field);
     }
     pool_->start(std::move(batch.rows));
     return true;

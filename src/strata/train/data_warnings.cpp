@@ -39,8 +39,10 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
   return lines;
 }
 
-// Settings for rows of another kind than those that are there.
-std::vector<std::string> idle_settings(const config::DataConfig& config, const Datasets& sets) {
+// Settings for rows of another kind than those that are there, and for tokens that nothing adds.
+std::vector<std::string> idle_settings(const config::RunConfig& run, const Vocabulary& vocabulary,
+                                       const Datasets& sets) {
+  const config::DataConfig& config = run.data;
   const bool has_conversations = !sets.train.stats().roles.empty();
   std::vector<std::string> lines;
   // The result's tokenizer gets it all the same, and the model the tokens that come with it.
@@ -52,9 +54,18 @@ std::vector<std::string> idle_settings(const config::DataConfig& config, const D
   };
   if (!has_conversations && !config.chat_template_path.empty()) add("chat_template_path");
   if (!has_conversations && config.chat_template_format != "none") add("chat_template_format");
-  if (has_conversations && config.dataset_text_field != config::DataConfig().dataset_text_field) {
+  if (config.dataset_text_field != config::DataConfig().dataset_text_field &&
+      sets.train.stats().num_text_fields == 0) {
     lines.emplace_back(
-        "dataset_text_field: has no effect; the rows of the training data are conversations");
+        "dataset_text_field: has no effect; no row of the training data is made of that column");
+  }
+  const bool is_known = vocabulary.num_old_rows > 0;  // else nobody knows whether it grows
+  if (is_known && vocabulary.num_rows == vocabulary.num_old_rows) {
+    const char* reason = "has no effect; the model gets no rows for new tokens";
+    if (!run.model.mean_resizing) lines.push_back(fmt::format("mean_resizing: {}", reason));
+    if (run.model.resize_to_multiple_of) {
+      lines.push_back(fmt::format("resize_to_multiple_of: {}", reason));
+    }
   }
   return lines;
 }
@@ -156,10 +167,10 @@ std::vector<LengthLimit> length_limits(const config::RunConfig& config, const Mo
 }  // namespace
 
 std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
-                                            const ModelLimits& limits,
-                                            const text::TemplateSource& source,
+                                            const ModelLimits& limits, const Vocabulary& vocabulary,
                                             const Datasets& sets) {
-  std::vector<std::string> lines = idle_settings(config.data, sets);
+  const text::TemplateSource& source = vocabulary.chat_template;
+  std::vector<std::string> lines = idle_settings(config, vocabulary, sets);
   for (std::string& line : template_warnings(config.data, source, sets)) {
     lines.push_back(std::move(line));
   }

@@ -285,7 +285,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   if (sets.eval) require_positions(limits, *sets.eval);
   // Before a model is loaded and an epoch trained.
   if (sets.eval) evaluation_sampler(config.train, *sets.eval, wanted.data_parallel_size);
-  sets.warnings = find_data_mistakes(config, limits, vocabulary.chat_template, sets);
+  sets.warnings = find_data_mistakes(config, limits, vocabulary, sets);
   return sets;
 }
 

@@ -4,6 +4,7 @@
 
 #include "settings_files.h"
 #include "strata/config/derived.h"
+#include "strata/config/settings_files.h"
 
 namespace strata::config {
 namespace {
@@ -54,6 +55,28 @@ TEST_F(SettingsFiles, AccelerateFileOfTheQloraGuideOffloads) {
   text.replace(text.find("offload_params: false"), 21, "offload_params: true");
   const std::string file = write("fsdp.yaml", text);
   EXPECT_TRUE(resolve({.flags = {"--config_file", file}}).config.shard.offload_params);
+}
+
+// As PyYAML reads them, whatever stands behind the merge.
+TEST_F(SettingsFiles, KeysBehindAMergeMakeAFileOneOfAccelerates) {
+  const std::string file = write("merged.yaml", R"(<<: [&twice {<<: [*twice, *twice]}, {
+  distributed_type: FSDP, fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}}]
+num_processes: 3
+)");
+  EXPECT_EQ(flag_of_file(file), "--config_file");
+  const std::string other = write("other.yaml", "<<: {seed: 4, <<: {max_steps: 2}}\n");
+  EXPECT_EQ(flag_of_file(other), "--config");
+}
+
+TEST_F(SettingsFiles, MergedKeysOfAnAccelerateFileCount) {
+  const std::string file = write("merged.yaml", R"(<<:
+  distributed_type: FSDP
+  fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}
+num_processes: 3
+)");
+  const Settings settings = resolve({.launch_flags = {"--config_file", file}});
+  EXPECT_EQ(settings.config.launch.num_processes, 3);
+  EXPECT_EQ(settings.config.shard.sharding_strategy, ShardingStrategy::kShardGradOp);
 }
 
 TEST_F(SettingsFiles, AccelerateFileWithOlderKeysOfTheTrainerGuide) {

@@ -35,6 +35,7 @@ Dataset make_dataset() {
   dataset.num_cut_sources = 7;
   dataset.num_cut_targets = 5;
   dataset.roles = {{"user", 3}, {"\"odd\"", 1}};
+  dataset.num_text_fields = 6;
   dataset.unused_columns = {{"id", 5}};
   dataset.files = {"f.jsonl", "g.jsonl"};
   dataset.longest_rows = {{9, "f.jsonl:2"}, {3, "f.jsonl:7"}};
@@ -78,6 +79,7 @@ void expect_equal(const TokenStore& store, const Dataset& expected) {
   EXPECT_EQ(store.stats().num_cut_targets, expected.num_cut_targets);
   EXPECT_EQ(store.stats().roles, expected.roles);
   EXPECT_EQ(store.stats().files, expected.files);
+  EXPECT_EQ(store.stats().num_text_fields, expected.num_text_fields);
   EXPECT_EQ(store.stats().unused_columns, expected.unused_columns);
   EXPECT_EQ(store.stats().longest_rows, expected.longest_rows);
   EXPECT_EQ(store.stats().hidden_texts, expected.hidden_texts);

@@ -143,6 +143,11 @@ void count_unused_columns(const Row& row, const RowFormat& format, const std::st
   }
 }
 
+bool reads_text_field(const Row& row, const RowFormat& format, const std::string& text_field) {
+  if (format.kind == RowKind::kText) return true;
+  return format.kind == RowKind::kPromptText && row.find(text_field) != nullptr;
+}
+
 namespace {
 
 // The names that ShareGPT data use for the roles of chat templates.

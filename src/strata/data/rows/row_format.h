@@ -57,6 +57,10 @@ void require_format(const Row& row, const std::string& text_field, const RowForm
 void count_unused_columns(const Row& row, const RowFormat& format, const std::string& text_field,
                           std::map<std::string, int64_t>& unused);
 
+// Whether the text in the column dataset_text_field has a part in what a row of this format
+// becomes.
+bool reads_text_field(const Row& row, const RowFormat& format, const std::string& text_field);
+
 // The row's message list in the column as role/content objects. In "conversations", from/value
 // become role/content and ShareGPT's roles the templates': human is user, gpt (bot, chatgpt, model)
 // is assistant, observation is tool; function_call is the assistant's, with tool_calls where its
