@@ -74,13 +74,19 @@ std::optional<JsonLink> connect_to(const std::string& host, int port, std::strin
   return std::nullopt;
 }
 
-std::optional<JsonLink> accept_from(int listener) {
+Accepted accept_from(int listener) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  Descriptor socket(
-      ::accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC));
-  if (socket.get() < 0) return std::nullopt;
-  return JsonLink(std::move(socket), text_of(reinterpret_cast<const sockaddr*>(&address)));
+  for (;;) {
+    Descriptor socket(
+        ::accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC));
+    if (socket.get() >= 0) {
+      return {JsonLink(std::move(socket), text_of(reinterpret_cast<const sockaddr*>(&address)))};
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+    const bool has_gone = errno == EINTR || errno == ECONNABORTED || errno == EPROTO;
+    if (!has_gone) return {.link = std::nullopt, .has_room = false};
+  }
 }
 
 }  // namespace strata::launch

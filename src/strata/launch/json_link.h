@@ -34,7 +34,12 @@ class JsonLink {
 // None: nobody listens there; `reason` says why where the system does.
 std::optional<JsonLink> connect_to(const std::string& host, int port, std::string& reason);
 
-// None: whoever called has gone again.
-std::optional<JsonLink> accept_from(int listener);
+// What came of looking at a listener that does not block.
+struct Accepted {
+  std::optional<JsonLink> link;  // none: nobody calls, or nobody can be answered
+  // False: the system has no descriptor or memory for whoever calls, who is still waiting there.
+  bool has_room = true;
+};
+Accepted accept_from(int listener);
 
 }  // namespace strata::launch

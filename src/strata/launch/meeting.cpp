@@ -1,6 +1,7 @@
 // What launchers tell each other, and when all may start.
 #include "strata/launch/meeting.h"
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -16,6 +17,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kFirstWord{10}, kLaterWords{60};
+// Anyone can reach the port. Who says nothing for so long goes first when there is no more room: no
+// more descriptors, or so many links beside those of the machines.
+constexpr std::chrono::seconds kTimeToJoin{1};
+constexpr std::chrono::milliseconds kPauseWithoutRoom{200};
+constexpr size_t kMostStrangers = 64;
 
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now()).count();
@@ -47,6 +53,7 @@ Meeting::Meeting(const MeetingOptions& options) : options_(options) {
   auto port = reserve_port(options.port, /*listens=*/true);
   if (port) {
     listener_ = std::move(port->socket);
+    ::fcntl(listener_.get(), F_SETFL, O_NONBLOCK);  // who called may be gone when it is answered
   } else if (options.is_host) {
     throw ConfigError(
         "main_process_port: found {} in use, expected a free port; choose another on "
@@ -81,6 +88,9 @@ void Meeting::say_whom_it_waits_for(const std::string& state) {
 Round Meeting::host_round(int attempt) {
   const auto deadline = Clock::now() + options_.join_timeout;
   is_gathering_ = true;
+  // Before others can take the last descriptor.
+  std::optional<ReservedPort> reserved = reserve_port(0, true);
+  if (!reserved) throw IoError("socket: found no free port, expected one for rank 0");
   while (num_joined() < options_.num_machines - 1) {
     if (Clock::now() >= deadline) {
       throw CommError(
@@ -92,7 +102,8 @@ Round Meeting::host_round(int attempt) {
     }
     say_whom_it_waits_for(
         fmt::format("{} of {} machines are here", num_joined() + 1, options_.num_machines));
-    wait_for_any(descriptors(), std::min(deadline, next_word_));
+    const auto next = std::min(deadline, next_word_);
+    wait_for_any(descriptors(), accepts() ? next : std::min(next, accepts_again_));
     news();
     if (is_over_)
       throw CommError("rendezvous: found a machine that was told to stop, expected all");
@@ -102,12 +113,12 @@ Round Meeting::host_round(int attempt) {
     attempt = link->attempt;
     options_.launch_time = link->launch_time;
   }
+  const int port = reserved->number;
   Round round{.attempt = attempt,
               .machine_rank = 0,
-              .reserved = reserve_port(0, true),
+              .port = port,
+              .reserved = std::move(reserved),
               .launch_time = options_.launch_time};
-  if (!round.reserved) throw IoError("socket: found no free port, expected one for rank 0");
-  round.port = round.reserved->number;
   int number = 0;
   for (const auto& link : links_) {
     if (!link->wants_round) continue;  // no launcher, or one too many
@@ -129,8 +140,14 @@ Round Meeting::host_round(int attempt) {
 
 Round Meeting::guest_round(int attempt) {
   const auto deadline = Clock::now() + options_.join_timeout;
+  const auto require_host = [this] {
+    if (!links_.empty() && !is_over_) return;
+    throw CommError("rendezvous {}:{}: found the run ended by its host{}, expected a start",
+                    options_.address, options_.port, failure_ ? " (" + *failure_ + ")" : "");
+  };
   next_.reset();
   if (links_.empty()) connect_to_host();
+  require_host();
   links_.front()->wire.send(Json{{"join", options_.settings},
                                  {"num_machines", options_.num_machines},
                                  {"machine_rank", options_.machine_rank.value_or(-1)},
@@ -146,10 +163,7 @@ Round Meeting::guest_round(int attempt) {
     say_whom_it_waits_for(fmt::format("not all of {} machines are here", options_.num_machines));
     wait_for_any(descriptors(), std::min(deadline, next_word_));
     news();
-    if (links_.empty() || is_over_) {
-      throw CommError("rendezvous {}:{}: found the run ended by its host{}, expected a start",
-                      options_.address, options_.port, failure_ ? " (" + *failure_ + ")" : "");
-    }
+    require_host();
   }
   failure_.reset();
   options_.launch_time = next_->launch_time;
@@ -182,16 +196,36 @@ void Meeting::add_link(JsonLink wire, const std::string& name) {
 
 std::vector<int> Meeting::descriptors() const {
   std::vector<int> result;
-  if (is_host()) result.push_back(listener_.get());
+  if (is_host() && accepts()) result.push_back(listener_.get());
   for (const auto& link : links_) result.push_back(link->wire.descriptor());
   return result;
 }
 
-std::optional<std::string> Meeting::news() {
-  pollfd listener{listener_.get(), POLLIN, 0};
-  while (is_host() && ::poll(&listener, 1, 0) > 0) {
-    if (auto wire = accept_from(listener_.get())) add_link(std::move(*wire), "a machine");
+bool Meeting::accepts() const { return Clock::now() >= accepts_again_; }
+
+void Meeting::accept_links() {
+  const size_t most = static_cast<size_t>(options_.num_machines) + kMostStrangers;
+  while (links_.size() < most) {
+    Accepted accepted = accept_from(listener_.get());
+    if (accepted.link) {
+      add_link(std::move(*accepted.link), "a machine");
+    } else if (accepted.has_room) {
+      return;
+    } else {
+      break;
+    }
   }
+  accepts_again_ = Clock::now() + kPauseWithoutRoom;
+}
+
+void Meeting::make_room() {
+  std::erase_if(links_, [](const auto& link) {
+    return !link->is_member && !link->wants_round && Clock::now() - link->came > kTimeToJoin;
+  });
+}
+
+std::optional<std::string> Meeting::news() {
+  if (is_host() && accepts()) accept_links();
   for (size_t i = 0; i < links_.size();) {
     LauncherLink& link = *links_[i];
     for (const Json& message : link.wire.receive()) handle(link, message);
@@ -202,6 +236,7 @@ std::optional<std::string> Meeting::news() {
     lose(link);
     links_.erase(links_.begin() + static_cast<std::ptrdiff_t>(i));
   }
+  if (is_host() && !accepts()) make_room();
   return failure_;
 }
 

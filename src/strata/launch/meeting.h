@@ -56,6 +56,7 @@ struct LauncherLink {
   bool is_member = false;
   int attempt = 0;  // that it wants to begin, and since when its run goes
   std::string launch_time = {};
+  std::chrono::steady_clock::time_point came = std::chrono::steady_clock::now();
 };
 
 // Threads: one.
@@ -87,6 +88,9 @@ class Meeting {
 
  private:
   bool is_host() const { return listener_.get() >= 0; }
+  bool accepts() const;
+  void accept_links();
+  void make_room();
   int num_joined() const;
   void check_end();
   std::string problem_with(const LauncherLink& link, const Json& message);
@@ -114,6 +118,7 @@ class Meeting {
   bool has_ended_ = false, is_done_ = false;
   int num_ended_ = 0;  // of the others, in this round
   std::chrono::steady_clock::time_point next_word_;
+  std::chrono::steady_clock::time_point accepts_again_;  // from when on new links are looked for
 };
 
 }  // namespace strata::launch

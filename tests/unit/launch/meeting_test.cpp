@@ -1,6 +1,9 @@
 // Oracle: what each launcher must be told, by hand.
 #include "strata/launch/meeting.h"
 
+#include <sys/resource.h>
+
+#include <ctime>
 #include <future>
 #include <thread>
 
@@ -238,6 +241,40 @@ TEST_F(Machines, AloneCanEndTheirRun) {
   stranger.reset();
   EXPECT_EQ(host.news(), std::nullopt) << "nor by going";
   EXPECT_FALSE(host.is_done() || guest.is_done() || host.is_over() || guest.is_over());
+}
+
+// Connections that say nothing, before the one of a machine, and no descriptor for all of them.
+TEST_F(Machines, ComeThroughACrowdOfSilentCallers) {
+  Meeting host(options(true));
+  std::string reason;
+  std::vector<std::optional<JsonLink>> crowd(12);
+  for (auto& each : crowd) each = connect_to("127.0.0.1", port_, reason);
+  auto guest = connect_to("127.0.0.1", port_, reason);
+  ASSERT_TRUE(guest) << reason;
+  guest->send(Json{{"join", "4 ranks"}, {"num_machines", 2}, {"attempt", 0}});
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit old = limit;
+  limit.rlim_cur = static_cast<rlim_t>(guest->descriptor()) + 6;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  const clock_t before = std::clock();
+  const std::string error = error_of([&] { host.begin_round(0); });
+  const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  ::setrlimit(RLIMIT_NOFILE, &old);
+  EXPECT_EQ(error, "no error");
+  EXPECT_LT(seconds, 0.5) << "of the processor: it waits, it does not look again and again";
+}
+
+TEST_F(Machines, ComeThroughMoreCallersThanALauncherListensTo) {
+  Meeting host(options(true));
+  std::string reason;
+  std::vector<std::optional<JsonLink>> crowd(100);
+  for (auto& each : crowd) each = connect_to("127.0.0.1", port_, reason);
+  auto guest = connect_to("127.0.0.1", port_, reason);
+  ASSERT_TRUE(guest) << reason;
+  guest->send(Json{{"join", "4 ranks"}, {"num_machines", 2}, {"attempt", 0}});
+  EXPECT_EQ(error_of([&] { host.begin_round(0); }), "no error");
+  EXPECT_LT(host.descriptors().size(), 100u);
 }
 
 TEST_F(Machines, ThatSendFieldsOfOtherTypesHaveFailedAllTheSame) {
