@@ -1,6 +1,7 @@
 # Oracle: the uninterrupted run, to the bit; what a run that was stopped, killed or disturbed must
 # say and leave.
 import json
+import os
 import pathlib
 import random
 import re
@@ -41,20 +42,83 @@ def test_a_request_to_stop_saves(inputs, tmp_path, number, more, ranks):
     assert not (tmp_path / "out" / ".lock").exists()
 
 
-def wait_for_handlers(process, ranks):
-    """Until every rank has its own answer to SIGINT, which it has while it trains."""
+def pids_of_ranks(process, ranks):
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return [process.pid] if ranks == 1 else [int(pid) for pid in children.read_text().split()]
+
+
+def wait_for_handlers(process, ranks, number=signal.SIGINT):
+    """Until every rank has its own answer to the signal: to SIGINT while it trains."""
     def catches(pid):
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
-        return int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16) >> (signal.SIGINT - 1) & 1
+        return int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16) >> (number - 1) & 1
 
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
-        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        pids = [process.pid] if ranks == 1 else children.read_text().split()
+        pids = pids_of_ranks(process, ranks)
         if len(pids) == ranks and all(map(catches, pids)):
             return
         time.sleep(0.01)
     raise AssertionError(process.communicate()[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_request_to_stop_while_a_run_loads(inputs, tmp_path, number, ranks):
+    """As one that comes later: the code on which a job comes again, and no restart."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages", train=20000), tmp_path / "out", max_steps=2)
+    def words(flags, ranks):
+        found = words_of(flags, ranks)
+        return found if ranks == 1 else [*found[:2], "--max_restarts", "2", *found[2:]]
+
+    process = start_strata(flags, ranks, words=words)
+    wait_for_handlers(process, ranks, number)
+    process.send_signal(number)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, text
+    assert text.count("stopped on request before training began") == 1
+    assert "restart" not in text and "error" not in text
+    del flags["dataset_name"]
+    assert run_strata({**flags, "dataset_name": inputs.data("messages")}, ranks).state["global_step"] == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_request_to_stop_while_the_result_is_written(inputs, tmp_path, number, ranks):
+    """There is nothing to come back for."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, ranks)
+    process, pids = start_and_hold_at_the_end(flags, ranks)
+    process.send_signal(number)
+    time.sleep(0.3)  # a launcher passes it on
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and "result: " in text, text
+    assert text.count("interrupted") == text.count("training is over") == (number == signal.SIGINT)
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
+    assert [row["step"] for row in whole.metrics] == [1, 2, 2]
+
+
+def start_and_hold_at_the_end(flags, ranks):
+    """A run whose ranks are stopped between the last step and the result."""
+    for _ in range(20):  # a result may be there sooner than they are stopped
+        process = start_strata(flags, ranks, words=words_of)
+        wait_for_handlers(process, ranks)
+        pids = pids_of_ranks(process, ranks)
+        read_until(process, "train_runtime")
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            if not (flags["output_dir"] / "model.safetensors").exists():
+                return process, pids
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+        process.communicate(timeout=60)
+        shutil.rmtree(flags["output_dir"])
+    raise AssertionError("every result was there before its run could be stopped")
 
 
 @pytest.mark.parametrize("ranks,saved", [(1, False), (2, False), (2, True)])

@@ -246,7 +246,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   }
   outlive_readers();
   watch_for_hangs(settings.config, own_program, plan);
-  plan.holds_save_requests = !own_program;
+  plan.runs_recipe = !own_program;
   plan.environment.emplace_back(kLaunchFlagsVariable, launch_flags_value(line.flags));
   if (!own_program) plan.environment.emplace_back(kRecipeVariable, recipe);
   const int exit_code =

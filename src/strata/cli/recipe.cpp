@@ -11,6 +11,7 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/cli/command.h"
+#include "strata/cli/early_stop.h"
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/standard_streams.h"
@@ -123,6 +124,7 @@ int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& 
     return 0;
   }
   outlive_readers();
+  end_on_early_requests(/*tells=*/ranks.rank == 0);
   require_all_ranks(settings, ranks);
   require_meeting_point(ranks);
   // All ranks were given these alike; what lies in the folder each may see at another moment.

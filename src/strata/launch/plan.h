@@ -32,9 +32,10 @@ struct LaunchPlan {
   std::string launch_time;          // as STRATA_LAUNCH_TIME says it
   int max_restarts = 0;
   int attempt = 0;  // how often the ranks have been started before
-  // Ranks begin as hold_save_requests() leaves a program, so that a request cannot come too early
-  // for one that takes it: a recipe's, not a program of the user's own.
-  bool holds_save_requests = false;
+  // The ranks are runs of a recipe, not a program of the user's own. They begin as
+  // hold_save_requests() leaves a program, so that a request cannot come too early, and end with 0
+  // only when their run is at its end, with kStoppedExitCode when they were told to stop before.
+  bool runs_recipe = false;
 };
 
 struct MachineFacts {

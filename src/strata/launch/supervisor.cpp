@@ -70,9 +70,11 @@ class Supervisor {
     if (interrupted_by_ != 0 && ::isatty(options_.streams.err)) {
       write_all(options_.streams.err, "\n");
     }
+    const auto has_ended_well = [](const Worker& worker) { return worker.wait_status == 0; };
+    const bool is_complete = plan_.runs_recipe && std::ranges::all_of(workers_, has_ended_well);
     if (!has_failed() && all_stopped_or_done()) {
       exit_code_ = kStoppedExitCode;
-    } else if (exit_code_ == 0 && interrupted_by_ != 0) {
+    } else if (exit_code_ == 0 && interrupted_by_ != 0 && !is_complete) {
       exit_code_ = 128 + interrupted_by_;
     }
     return {exit_code_, interrupted_by_ != 0};
@@ -87,10 +89,17 @@ class Supervisor {
 
   // At least one rank stopped on request and none ended otherwise than that or by finishing.
   bool all_stopped_or_done() const {
-    return std::ranges::any_of(workers_, has_stopped) &&
-           std::ranges::all_of(workers_, [](const Worker& worker) {
-             return worker.wait_status == 0 || has_stopped(worker);
+    const auto stopped = [this](const Worker& worker) { return has_ended_as_asked(worker); };
+    return std::ranges::any_of(workers_, stopped) &&
+           std::ranges::all_of(workers_, [&](const Worker& worker) {
+             return worker.wait_status == 0 || stopped(worker);
            });
+  }
+  // Also a run that had no answer to the request yet.
+  bool has_ended_as_asked(const Worker& worker) const {
+    const int status = worker.wait_status;
+    return has_stopped(worker) ||
+           (has_passed_request_on_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
   }
 
   void wait_for_event(int longest_ms = -1) {
@@ -251,8 +260,8 @@ class Supervisor {
   // deadline then.
   bool grants_more_time() {
     if (!saving_since_) return false;
-    const bool has_one_failed = std::ranges::any_of(workers_, [](const Worker& worker) {
-      return !worker.is_running && worker.wait_status != 0 && !has_stopped(worker);
+    const bool has_one_failed = std::ranges::any_of(workers_, [this](const Worker& worker) {
+      return !worker.is_running && worker.wait_status != 0 && !has_ended_as_asked(worker);
     });
     const std::vector<Observation> ranks = observe_ranks();
     const bool has_limit = plan_.hang_timeout.count() > 0;
@@ -274,6 +283,7 @@ class Supervisor {
       if (number == SIGCHLD) continue;
       const bool is_second = number == SIGINT && std::exchange(has_interrupt_, true);
       signal_all(is_second ? SIGKILL : number);
+      has_passed_request_on_ |= number == SIGUSR1 && plan_.runs_recipe;
       if (number == SIGUSR1 || number == SIGUSR2) continue;
       if (interrupted_by_ == 0) {
         interrupted_by_ = number;
@@ -291,7 +301,7 @@ class Supervisor {
     for (Worker& worker : workers_) {
       if (!worker.is_running || !has_ended(worker)) continue;
       if (worker.wait_status == 0) continue;
-      if (has_stopped(worker)) {
+      if (has_ended_as_asked(worker)) {
         if (!deadline_) let_save(options_.grace_after_term);  // the others save too
         continue;
       }
@@ -348,6 +358,7 @@ class Supervisor {
   std::optional<Clock::time_point> next_word_;  // of a wait
   int interrupted_by_ = 0;                      // the first signal that told this process to stop
   bool has_interrupt_ = false;                  // a SIGINT was among them
+  bool has_passed_request_on_ = false;          // SIGUSR1
   int exit_code_ = 0;
   bool failed_elsewhere_ = false;  // on another machine, which exit_code_ says
 };

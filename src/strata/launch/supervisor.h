@@ -36,10 +36,10 @@ struct RunEnd {
 
 // Starts the ranks and waits for all of them. Exit code: 0, or that of the rank that failed first
 // (128 + signal when it was killed), or kStoppedExitCode when all ranks stopped on request, or 128
-// + signal when this process was told to stop and they did not. SIGINT, SIGTERM, SIGHUP, SIGUSR1
-// and SIGUSR2 are passed on; a second SIGINT kills at once. When it returns no process of any
-// rank's process group is left, and none is a zombie. Threads: none may run beside the caller (it
-// blocks signals and forks).
+// + signal when this process was told to stop and they neither stopped nor came to their end.
+// SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; a second SIGINT kills at once. When
+// it returns no process of any rank's process group is left, and none is a zombie. Threads: none
+// may run beside the caller (it blocks signals and forks).
 RunEnd run_workers(const LaunchPlan& plan, const SupervisorOptions& options);
 
 }  // namespace strata::launch

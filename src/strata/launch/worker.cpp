@@ -201,7 +201,7 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
       outputs.err_target,       failure.theirs.get(),        ::getpid()};
   const std::vector<int> kept = descriptors_for(plan, worker);
   setup.kept = kept;
-  setup.holds_save_requests = plan.holds_save_requests;
+  setup.holds_save_requests = plan.runs_recipe;
   cpu_set_t cores;
   if (!plan.cores.empty()) {
     cores = set_of(plan.cores[static_cast<size_t>(local_rank)]);

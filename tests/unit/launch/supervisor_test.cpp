@@ -16,6 +16,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/launch/environment.h"
 
 namespace strata::launch {
 namespace {
@@ -257,6 +258,25 @@ TEST_F(SignalledSupervision, TermReachesTheRanksWhoMayFinish) {
   EXPECT_THAT(text("out"), HasSubstr("[rank 1] saved\n"));
 }
 
+TEST_F(SignalledSupervision, RunsOfARecipeThatComeToTheirEndAllTheSameHaveEndedWell) {
+  LaunchPlan plan =
+      shell("trap 'exit 0' TERM; touch $FOLDER/ready$RANK; while :; do sleep 0.05; done", 2);
+  plan.runs_recipe = true;
+  const pid_t pid = start(plan);
+  ::kill(pid, SIGTERM);
+  EXPECT_EQ(exit_code(pid), 0);
+}
+
+// One that dies of the request, since it has no answer to it yet, was told to stop: no failure.
+TEST_F(SignalledSupervision, ARequestThatComesTooEarlyIsNoFailure) {
+  LaunchPlan plan = shell("touch $FOLDER/ready$RANK; while :; do sleep 0.05; done", 2);
+  plan.runs_recipe = true;
+  const pid_t pid = start(plan);
+  ::kill(pid, SIGUSR1);
+  EXPECT_EQ(exit_code(pid), kStoppedExitCode);
+  EXPECT_EQ(text("err"), "");
+}
+
 struct StoppingCase {
   const char* phase;  // on the status page of every rank
   int hang_timeout_ms;
@@ -301,7 +321,7 @@ TEST_F(Supervision, RequestsToSaveWaitInRanksThatTakeThem) {
   LaunchPlan plan = shell("", 1);
   plan.command = {"grep", "SigBlk", "/proc/self/status"};
   EXPECT_EQ(run(plan), 0);
-  plan.holds_save_requests = true;
+  plan.runs_recipe = true;
   EXPECT_EQ(run(plan), 0);
   EXPECT_EQ(text("out"),
             fmt::format("SigBlk:\t{:016x}\nSigBlk:\t{:016x}\n", 0, 1u << (SIGUSR2 - 1)));

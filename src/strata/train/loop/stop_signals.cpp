@@ -12,18 +12,22 @@ namespace {
 // A handler reaches nothing but static storage.
 std::atomic<bool> requested = false;
 std::atomic<bool> tells_of_interrupt = false;
+std::atomic<bool> has_begun = false, is_at_end = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 constexpr std::string_view kInterrupted =
     "\ninterrupted: ends when this step is done and saved; Ctrl-C again ends at once\n";
+constexpr std::string_view kInterruptedAtEnd =
+    "\ninterrupted: training is over, ends when the result is written; Ctrl-C again leaves it "
+    "unwritten\n";
 
 void note_request(int number) {
   requested = true;
   if (number != SIGINT || !tells_of_interrupt) return;
   const int error = errno;  // of what was interrupted
   // Nothing can be done about a message that finds no reader.
-  [[maybe_unused]] const auto written =
-      ::write(STDERR_FILENO, kInterrupted.data(), kInterrupted.size());
+  const std::string_view text = is_at_end ? kInterruptedAtEnd : kInterrupted;
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
   errno = error;
 }
 
@@ -36,8 +40,11 @@ bool is_any_asked(const StopRequest& request, comm::Group& world) {
   return asked.item<int>() != 0;
 }
 
+bool has_training_begun() { return has_begun; }
+
 StopSignals::StopSignals(bool tells) {
-  requested = false;
+  has_begun = true;
+  requested = is_at_end = false;
   tells_of_interrupt = tells;
   install(SIGTERM, 0);
   install(SIGUSR1, 0);
@@ -66,5 +73,7 @@ StopSignals::~StopSignals() {
 }
 
 bool StopSignals::is_requested() const { return requested; }
+
+void StopSignals::note_end_of_training() { is_at_end = true; }
 
 }  // namespace strata::train

@@ -16,6 +16,9 @@ using StopRequest = std::function<bool()>;
 // Whether any rank was. Collective over `world` unless empty.
 bool is_any_asked(const StopRequest& request, comm::Group& world);
 
+// Whether this process has had StopSignals. Safe in a signal's handler.
+bool has_training_begun();
+
 // One object at a time in a process. Threads: any may ask. Who presses Ctrl-C a second time means
 // it: after the first SIGINT that signal has its default action. SIGINT and SIGHUP stay ignored
 // where they were, as in a shell's background and under nohup.
@@ -28,6 +31,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   bool is_requested() const;
+  // No step follows: what the first SIGINT says is another thing from here on.
+  void note_end_of_training();
 
  private:
   struct Replaced {

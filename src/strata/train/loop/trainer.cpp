@@ -80,8 +80,11 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       loss_scaler_(loss_scaler(config.shard)),
       guard_(config.train.max_loss_spike),
       early_stopping_(config.train),
-      saving_group_(saving.group),
-      checkpoints_(config) {
+      checkpoints_(config),
+      saver_(config, settings_text_, trainee, checkpoints_,
+             {.group = saving.group,
+              .writes_result = saving.writes_result,
+              .say = [this](const std::string& line) { say(line); }}) {
   std::vector<std::string> notes;
   if (!config.train.resume_from_checkpoint.empty()) {
     resume([&notes](const std::string& line) { notes.push_back(line); });
@@ -99,7 +102,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
   });
   if (is_main()) open_progress(output);
   for (const std::string& note : notes) say(note);
-  prepare_saving(saving);
+  saver_.prepare(plan_, step_, datasets);
 }
 
 void Trainer::open_events() {
@@ -135,10 +138,11 @@ double Trainer::run() {
     stop();
     return 0;
   }
+  signals_->note_end_of_training();
   answer_late_request();
   // Whoever was asked to stop meanwhile is not killed in the middle of it.
   set_phase(fmt::format("{} the last checkpoint", kSavingPhase));
-  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  saver_.settle();
   if (step_ < plan_.max_steps) say(early_end_line());
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   log_summary(seconds);
@@ -152,9 +156,7 @@ double Trainer::run() {
 bool Trainer::train_steps() {
   if (std::exchange(owes_evaluation_, false) && !end_step()) return false;
   while (!is_done()) {
-    if (saver_) {
-      if (const auto ended = saver_->poll()) tell_save(*ended);
-    }
+    saver_.poll();
     if (status_ != nullptr) status_->set_step(step_ + 1);
     const comm::SentBytes sent = comm::sent_bytes(trainee_.store->mesh());
     std::optional<StepProfile> profile;
@@ -202,6 +204,45 @@ void Trainer::end_epoch_early(const StepOutcome& outcome) {
   if (config_.train.save_strategy == config::Interval::kEpoch && !is_saved) save();
 }
 
+RunMoment Trainer::moment() const {
+  return {.step = step_,
+          .has_learned = has_learned_,
+          .num_bad_in_a_row = guard_.num_in_a_row(),
+          .state_files = [this] {
+            return checkpoint::SmallFiles{
+                {"trainer_state.json", report::trainer_state_text(state())},
+                {"progress.json", progress_text()}};
+          }};
+}
+
+void Trainer::save(void (RunSaver::*how)(const RunMoment&)) {
+  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
+  const Clock::time_point start = Clock::now();
+  (saver_.*how)(moment());
+  set_phase(kTrainingPhase);
+  sums_.leave_out(Clock::now() - start);
+}
+
+void Trainer::answer_late_request() {
+  double asked[1] = {saver_.is_asked() ? 1.0 : 0.0};
+  comm::sum_over_ranks(world_, asked);
+  if (asked[0] > 0 && step_ > checkpoints_.first_step()) save(&RunSaver::save_on_request);
+}
+
+void Trainer::stop() {
+  is_stopped_ = true;
+  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
+  const auto outcome = saver_.save_to_stop(moment());
+  log_.settle();
+  saver_.report(outcome, /*must_hold=*/true);
+  say(fmt::format(
+      "stopped on request after step {}: checkpoint-{} is saved, resume with "
+      "--resume_from_checkpoint true{}",
+      step_, step_,
+      owes_evaluation_ ? ", which begins with the evaluation that was broken off" : ""));
+  log_.finish();
+}
+
 std::vector<data::MicroBatch> Trainer::micro_batches(const StepPlan::Window& window) const {
   const ActivityTimer timer(Activity::kData);
   std::vector<data::MicroBatch> batches;
@@ -221,30 +262,36 @@ double Trainer::learning_rate() const {
   return config_.optim.learning_rate * lr_factor_(step_ - skipped);
 }
 
+Trainer::StepCounts Trainer::count_step(const std::vector<data::MicroBatch>& batches) {
+  StepCounts counts;
+  if (signals_ && signals_->is_requested()) counts.is_asked_to_stop = 1;
+  if (saver_.is_asked()) counts.is_asked_to_save = 1;
+  for (const data::MicroBatch& batch : batches) {
+    if (!trainee_.store->mesh().counts_rows()) break;
+    const LossCounts of_batch = recipe_.count(batch);
+    counts.losses += of_batch.losses;
+    counts.others += of_batch.others;
+    for (int64_t tokens : batch.row_tokens) counts.row_tokens += static_cast<double>(tokens);
+  }
+  double values[] = {counts.losses, counts.others, counts.row_tokens, counts.is_asked_to_stop,
+                     counts.is_asked_to_save};
+  comm::sum_over_ranks(world_, values);
+  return {values[0], values[1], values[2], values[3], values[4]};
+}
+
 std::optional<Trainer::StepOutcome> Trainer::train_step() {
   const report::StepTime::Scope timed(step_time_);
   StepOutcome outcome;
   const std::vector<data::MicroBatch> batches = micro_batches(plan_.window(step_));
-  // What the recipe counts, all tokens, ranks that were asked to stop and to save: all must do so
-  // at the same step.
-  double counts[5] = {0, 0, 0, signals_ && signals_->is_requested() ? 1.0 : 0.0,
-                      is_asked_to_save() ? 1.0 : 0.0};
-  for (const data::MicroBatch& batch : batches) {
-    if (!trainee_.store->mesh().counts_rows()) break;
-    const LossCounts of_batch = recipe_.count(batch);
-    counts[0] += of_batch.losses;
-    counts[1] += of_batch.others;
-    for (int64_t tokens : batch.row_tokens) counts[2] += static_cast<double>(tokens);
-  }
-  comm::sum_over_ranks(world_, counts);
-  if (counts[3] > 0) return std::nullopt;
+  const StepCounts counts = count_step(batches);
+  if (counts.is_asked_to_stop > 0) return std::nullopt;
   // Before the first step of this run there is nothing to save.
-  if (counts[4] > 0 && step_ > checkpoints_.first_step()) {
+  if (counts.is_asked_to_save > 0 && step_ > checkpoints_.first_step()) {
     const report::StepTime::Pause pause(step_time_);
-    save_on_request();
+    save(&RunSaver::save_on_request);
   }
-  outcome.counts = {.losses = counts[0], .others = counts[1]};
-  outcome.row_tokens = static_cast<int64_t>(counts[2]);
+  outcome.counts = {.losses = counts.losses, .others = counts.others};
+  outcome.row_tokens = static_cast<int64_t>(counts.row_tokens);
 
   for (size_t i = 0; i < batches.size(); ++i) {
     MicroPass pass = train_batch(config_, trainee_, recipe_, batches[i],

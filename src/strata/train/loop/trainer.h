@@ -1,6 +1,6 @@
 // The training loop: steps, logging, evaluation, saving, in the reference Trainer's order. Owns:
 // that order. Never: how a step is computed (shard/, optim/), what files hold (report/,
-// checkpoint/) or which checkpoints count (saving/run_checkpoints.h).
+// checkpoint/), how a save is made or which checkpoints count (saving/).
 #pragma once
 
 #include <functional>
@@ -8,7 +8,6 @@
 #include <string>
 
 #include "strata/base/activity_timer.h"
-#include "strata/checkpoint/saver.h"
 #include "strata/data/sampler.h"
 #include "strata/optim/loss_scaler.h"
 #include "strata/optim/metric_schedule.h"
@@ -26,6 +25,7 @@
 #include "strata/train/run.h"
 #include "strata/train/saving/resume.h"
 #include "strata/train/saving/run_checkpoints.h"
+#include "strata/train/saving/run_saver.h"
 #include "strata/train/setup/trainee.h"
 
 namespace strata::train {
@@ -51,16 +51,8 @@ class Trainer {
   bool is_stopped() const { return is_stopped_; }
   // Whether an update has changed weights, in this run or in those that it goes on from.
   bool has_learned() const { return has_learned_; }
-  // As the reference: with save_total_limit 1 nothing but the best checkpoint stays, where one
-  // is known. Rank 0, after the result was written.
-  void remove_all_but_best();
-
-  // Of all ranks, with time for what a disk does on one of them while the others wait. Requires: no
-  // save is being written.
-  comm::Group& patient_group();
-
-  // Rank 0, of a run that writes a result: what lies beside it, as it was before the first step.
-  const checkpoint::SmallFiles& companions() const { return companions_; }
+  // For who writes the result after run().
+  RunSaver& saver() { return saver_; }
   // The checkpoint that holds the last step whole, if there is one.
   std::optional<std::filesystem::path> last_checkpoint() const { return checkpoints_.last(step_); }
 
@@ -74,10 +66,8 @@ class Trainer {
   // Rank 0: the rows of metrics.jsonl so far.
   std::vector<Json> metrics_rows() const { return log_.rows(); }
   report::TrainerState state() const;
-  // Before run(): a checkpoint as the run's own saves write it, in a folder that is removed again.
-  // Returns its size on rank 0. Requires: the run saves. IoError when it cannot be written.
-  // Collective.
-  uint64_t rehearse_save();
+  // Before run(): RunSaver::rehearse(). Collective.
+  uint64_t rehearse_save() { return saver_.rehearse(moment()); }
   // Writes a line above the progress bar (rank 0).
   void say(const std::string& line) { log_.say(line); }
 
@@ -100,6 +90,13 @@ class Trainer {
     bool is_left_out = false;  // bad, by on_nan rollback not learnt from
   };
 
+  // Sums over all ranks, which must stop and save at the same step.
+  struct StepCounts {
+    double losses = 0, others = 0;  // what the recipe counts
+    double row_tokens = 0;
+    double is_asked_to_stop = 0, is_asked_to_save = 0;  // ranks
+  };
+
   void set_phase(std::string_view phase);
   bool is_main() const { return world_.rank() == 0; }
   void resume(const std::function<void(const std::string&)>& note);
@@ -110,6 +107,7 @@ class Trainer {
   bool is_done() const { return step_ >= plan_.max_steps || early_stopping_.is_due(); }
   // False: a rank was asked to stop.
   bool train_steps();
+  StepCounts count_step(const std::vector<data::MicroBatch>& batches);
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
@@ -128,33 +126,12 @@ class Trainer {
   void end_epoch_early(const StepOutcome& outcome);
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
   void load_best();
-  // Room on the disk and in memory for every save of the run. Collective.
-  void prepare_saving(const Saving& saving);
-  void require_room_on_disk(const Saving& saving, bool with_optimizer,
-                            const checkpoint::FrozenWeights& frozen);
-  void require_memory_for_result();
-  // Returns the outcome of the save before.
-  std::optional<checkpoint::SaveOutcome> start_save(const std::filesystem::path& output_dir,
-                                                    checkpoint::Removal removal);
-  // Rank 0's small files, of the state as it is now.
-  void add_small_files(checkpoint::SaveRequest& request) const;
-  void save();
-  // Whoever asks for a checkpoint means to go on from it, whatever save_strategy and
-  // save_only_model say: from here on saves have the optimizer. Returns the saver of the run's own,
-  // where that leaves it out, for those that follow. Collective.
-  std::unique_ptr<checkpoint::Saver> take_whole_saver();
-  // Whether this rank was asked to save, in this step or before. Kept until a save has been made.
-  bool is_asked_to_save();
-  // Saves the state after the steps so far, and training goes on. Collective.
-  void save_on_request();
+  // The state as it is now.
+  RunMoment moment() const;
+  // Its seconds are not training's.
+  void save(void (RunSaver::*how)(const RunMoment&) = &RunSaver::save);
   // At the end: a request that no step was left for. Collective.
   void answer_late_request();
-  // Copies of the state beside what trains: whether memory has room for them. Collective.
-  bool has_room_for_copies(optim::Optimizer* optimizer);
-  // Says how a save ended, unless that was told, and takes note of one that failed. Throws IoError
-  // for it when `must_hold`. The outcome must be what wait() returned.
-  void report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold);
-  void tell_save(const checkpoint::SaveOutcome& outcome);
   // Saves what a later run needs to go on.
   void stop();
   std::string early_end_line() const;
@@ -199,15 +176,9 @@ class Trainer {
   StepSums sums_;
   report::StepTime step_time_;  // since the last log
 
-  comm::Group& saving_group_;
-  std::unique_ptr<checkpoint::Saver> saver_;
-  std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
-  // Rank 0: what lies beside weights in checkpoints and in the result.
-  checkpoint::SmallFiles companions_;
-  std::string second_names_;  // rank 0: checkpoint::kSecondNames, or nothing
   RunCheckpoints checkpoints_;
+  RunSaver saver_;
   std::optional<StopSignals> signals_;
-  bool is_asked_to_save_ = false;  // this rank
   bool is_stopped_ = false;
   bool owes_evaluation_ = false;      // that of the step before was broken off
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end

@@ -111,7 +111,7 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
     world_.broadcast(shared, /*root=*/0)->wait();
     const double value = shared.item<double>();
     // A save that failed takes the best value back, on all ranks before any judges.
-    if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+    saver_.settle();
     early_stopping_.judge(value, best.value());
     is_best = checkpoints_.judge(value, step_);
     if (metric_schedule_) metric_schedule_->step(value);

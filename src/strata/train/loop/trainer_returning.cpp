@@ -82,9 +82,9 @@ void Trainer::roll_back(const std::string& found) {
   const std::string what =
       fmt::format("{}, and the {} batches before were bad too, so that the weights must be", found,
                   LossGuard::kMostInARow - 1);
-  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  saver_.settle();
   std::optional<fs::path> source;
-  if (saver_) {
+  if (saver_.saves()) {
     source = return_to([&] { return checkpoints_.ways_back(first_bad); }, trainee_,
                        [this](const report::TrainerState&, const Json& progress) {
                          guard_.load(progress.at("loss_guard"));
@@ -129,7 +129,7 @@ void Trainer::load_best() {
   }
   if (!checkpoints_.last(step_)) {
     // The last step's weights are in memory alone: a load that breaks off would spoil them.
-    const auto damage = comm::shared_failure(patient_group(), [&] {
+    const auto damage = comm::shared_failure(saver_.patient_group(), [&] {
       if (is_main()) checkpoint::PieceReader(folder).verify_all();
     });
     if (damage) {

@@ -151,7 +151,7 @@ void require_finite(const config::RunConfig& config, const Trainee& trainee, com
 void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
   const fs::path folder = config.train.output_dir;
   // The proof of a large result takes longer than a collective of a step may.
-  comm::Group& world = trainer.patient_group();
+  comm::Group& world = trainer.saver().patient_group();
   require_finite(config, trainee, world);
   const auto type = result_type(config, trainee);
   checkpoint::ExportOptions options{.type = type, .group = &world};
@@ -159,7 +159,7 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
       trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
   comm::all_or_nothing(world, "collecting the results", [&] {
     if (world.rank() != 0) return;
-    options.beside = trainer.companions();
+    options.beside = trainer.saver().companions();
     name_result_type(type, options.beside);
     options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
     options.beside["settings.json"] = settings_from_start(trainer.settings_text());
@@ -197,7 +197,7 @@ void write_results(const config::RunConfig& config, Trainee& trainee, Trainer& t
         "--resume_from_checkpoint true writes the result",
         error.what(), last->string());
   }
-  if (trainee.store->mesh().world->rank() == 0) trainer.remove_all_but_best();
+  if (trainee.store->mesh().world->rank() == 0) trainer.saver().remove_all_but_best();
 }
 
 }  // namespace strata::train

@@ -1,17 +1,11 @@
-// The part of Trainer that saves: what must hold before the first step, saves, and the stop on
-// request.
-#include <chrono>
+#include "strata/train/saving/run_saver.h"
 
 #include "strata/base/error.h"
-#include "strata/base/phases.h"
 #include "strata/base/save_request.h"
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
-#include "strata/hf/adapter_files.h"
-#include "strata/train/loop/trainer.h"
 #include "strata/train/saving/checkpoint_contents.h"
-#include "strata/train/saving/preflight.h"
 #include "strata/train/saving/results.h"
 #include "strata/train/saving/resume.h"
 #include "strata/train/saving/saving_policy.h"
@@ -20,7 +14,6 @@
 namespace strata::train {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -58,51 +51,61 @@ std::string asked_line(int64_t step) {
 
 }  // namespace
 
-void Trainer::prepare_saving(const Saving& saving) {
+RunSaver::RunSaver(const config::RunConfig& config, const std::string& settings_text,
+                   Trainee& trainee, RunCheckpoints& checkpoints, Options options)
+    : config_(config),
+      settings_text_(settings_text),
+      trainee_(trainee),
+      world_(*trainee.store->mesh().world),
+      checkpoints_(checkpoints),
+      options_(std::move(options)) {}
+
+void RunSaver::prepare(const StepPlan& plan, int64_t step, const Datasets& datasets) {
   const SavingPolicy policy = saving_policy(config_);
   optim::Optimizer* optimizer = policy.with_optimizer ? trainee_.optimizer.get() : nullptr;
   const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, policy.in_whole_files);
   if (policy.saves && policy.in_whole_files) whole_files_ = whole_files_of(trainee_);
-  if (policy.saves || saving.writes_result) {
+  if (policy.saves || options_.writes_result) {
     comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
       if (!is_main()) return;
-      companions_ = companion_files(config_, trainee_, datasets_);
+      companions_ = companion_files(config_, trainee_, datasets);
       const fs::path& source = checkpoints_.resumable();
       if (source.empty()) return;
-      for (const std::string& line : different_tokenizer(source, companions_)) say(line);
+      for (const std::string& line : different_tokenizer(source, companions_)) options_.say(line);
     });
   }
   if (trainee_.adapter && is_main()) second_names_ = second_names_of(*trainee_.adapter);
-  require_room_on_disk(saving, policy.with_optimizer, frozen);
-  if (saving.writes_result) require_memory_for_result();
+  require_room_on_disk(plan, step, frozen);
+  if (options_.writes_result) require_memory_for_result();
   if (!policy.saves) return;
   checkpoint::SaverOptions options{.in_background = policy.in_background,
                                    .total_limit = config_.train.save_total_limit,
                                    .frozen = frozen};
   if (options.in_background) options.in_background = has_room_for_copies(optimizer);
-  saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, saving.group, options);
+  saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, options_.group, options);
 }
 
-void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
-                                   const checkpoint::FrozenWeights& frozen) {
+void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,
+                                    const checkpoint::FrozenWeights& frozen) {
   // Rows of the log are in every trainer_state.json. Who names steps without end means to stop
   // early.
   constexpr int64_t kRowBytes = 512, kMostRows = 20'000;
-  const int64_t rows = plan_.max_steps / std::max<int64_t>(plan_.logging_steps, 1) + 1;
+  const int64_t rows = steps.max_steps / std::max<int64_t>(steps.logging_steps, 1) + 1;
   const auto beside = static_cast<uint64_t>(std::min(rows, kMostRows) * kRowBytes);
   uint64_t companions = 0;
   for (const auto& [name, content] : companions_) companions += content.size();
   const uint64_t beside_weights =
       beside + settings_text_.size() + second_names_.size() + companions;
-  SavePlan plan{.num_checkpoints = count_saves(plan_, config_.train, step_)};
+  SavePlan plan{.num_checkpoints = count_saves(steps, config_.train, step)};
   plan.stop_bytes = checkpoint_bytes(trainee_, /*with_optimizer=*/true, frozen) + beside_weights;
   if (plan.num_checkpoints > 0) {
     plan.checkpoint_bytes =
-        with_optimizer ? plan.stop_bytes
-                       : checkpoint_bytes(trainee_, with_optimizer, frozen) + beside_weights;
+        saving_policy(config_).with_optimizer
+            ? plan.stop_bytes
+            : checkpoint_bytes(trainee_, /*with_optimizer=*/false, frozen) + beside_weights;
   }
   // The log once more in the report, and in metrics.jsonl.
-  if (saving.writes_result) {
+  if (options_.writes_result) {
     plan.result_bytes = result_bytes(trainee_, result_type(config_, trainee_)) + companions +
                         3 * beside + settings_text_.size();
   }
@@ -112,11 +115,11 @@ void Trainer::require_room_on_disk(const Saving& saving, bool with_optimizer,
     plan.num_checkpoints = checkpoints_.num_at_once(plan.num_checkpoints);
     require_disk_space(folder, plan);
     // Most runs are never asked to: no reason to refuse them.
-    if (const auto warning = shortage_for_stop(folder, plan)) say(*warning);
+    if (const auto warning = shortage_for_stop(folder, plan)) options_.say(*warning);
   });
 }
 
-void Trainer::require_memory_for_result() {
+void RunSaver::require_memory_for_result() {
   const auto shortage =
       find_shortage(gather_copy_memory(copy_memory(result_memory_bytes(trainee_)), world_),
                     "gathered part of the result", "gathered parts of the result");
@@ -126,118 +129,89 @@ void Trainer::require_memory_for_result() {
       *shortage);
 }
 
-bool Trainer::has_room_for_copies(optim::Optimizer* optimizer) {
+bool RunSaver::has_room_for_copies(optim::Optimizer* optimizer) {
   const uint64_t own = checkpoint::Saver::snapshot_bytes(*trainee_.store, optimizer);
   const auto shortage = find_shortage(gather_copy_memory(copy_memory(own), world_));
   if (!shortage) return true;
-  say(fmt::format("async_save: found {}; saving while training waits", *shortage));
+  options_.say(fmt::format("async_save: found {}; saving while training waits", *shortage));
   return false;
 }
 
-std::optional<checkpoint::SaveOutcome> Trainer::start_save(const fs::path& output_dir,
-                                                           checkpoint::Removal removal) {
+std::optional<checkpoint::SaveOutcome> RunSaver::start(const fs::path& output_dir,
+                                                       checkpoint::Removal removal,
+                                                       const RunMoment& moment) {
   std::vector<at::Tensor> weights;
   if (trainee_.adapter) {
     weights = checkpoint::projection_weights(*trainee_.store, *trainee_.adapter);
   }
   checkpoint::SaveRequest request{
       .output_dir = output_dir,
-      .step = step_,
+      .step = moment.step,
       .num_updates = trainee_.optimizer->num_steps(),
       .whole = whole_files_,
-      .trained = has_learned_ ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet};
+      .trained = moment.has_learned ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet};
   return saver_->save(std::move(request), std::move(removal), [&](checkpoint::SaveRequest& own) {
     own.derived = checkpoint::projected_prefix(*trainee_.store, weights);
-    add_small_files(own);
+    add_small_files(own, moment);
   });
 }
 
-void Trainer::add_small_files(checkpoint::SaveRequest& request) const {
+void RunSaver::add_small_files(checkpoint::SaveRequest& request, const RunMoment& moment) const {
   if (!is_main()) return;
   // So that a checkpoint tells the whole model when the base, or the tokenizer, is not at hand.
   request.small_files = companions_;
   if (!second_names_.empty()) request.small_files[checkpoint::kSecondNames] = second_names_;
-  request.small_files["trainer_state.json"] = report::trainer_state_text(state());
-  request.small_files["progress.json"] = progress_text();
+  for (auto& [name, content] : moment.state_files()) {
+    request.small_files[name] = std::move(content);
+  }
   request.small_files["settings.json"] = settings_text_;
 }
 
-uint64_t Trainer::rehearse_save() {
-  // A name that an interrupted run's next start removes.
-  const fs::path folder = fs::path(config_.train.output_dir) / "checkpoint-rehearsal.tmp-0";
-  const auto remove = [&] {
-    std::error_code ignored;
-    if (is_main()) fs::remove_all(folder, ignored);
-  };
-  uint64_t bytes = 0;
-  try {
-    start_save(folder, {});
-    const auto outcome = saver_->wait();
-    if (!outcome->failure.empty()) {
-      throw IoError(fmt::format("rehearsal of a checkpoint: {}", outcome->failure));
-    }
-    if (!outcome->leftover.empty()) say("warning: rehearsal: " + outcome->leftover);
-    if (is_main()) bytes = size_of_folder(folder);
-  } catch (...) {
-    remove();
-    throw;
-  }
-  remove();
-  return bytes;
-}
-
-void Trainer::save() {
-  set_phase(fmt::format("{} checkpoint-{}", kSavingPhase, step_));
-  const Clock::time_point start = Clock::now();
-  const bool is_in_doubt = checkpoints_.is_in_doubt(guard_.num_in_a_row());
+void RunSaver::save(const RunMoment& moment) {
+  const bool is_in_doubt = checkpoints_.is_in_doubt(moment.num_bad_in_a_row);
   // Which checkpoint is the best one, and which there are, is known only when the save before is
   // durable, or failed.
-  if (is_in_doubt || !checkpoints_.best().metric().empty()) {
-    report_save(saver_->wait(), /*must_hold=*/false);
-  }
-  checkpoint::Removal removal = checkpoints_.start_save(step_, is_in_doubt);
-  report_save(start_save(config_.train.output_dir, std::move(removal)), /*must_hold=*/false);
-  set_phase(kTrainingPhase);
-  sums_.leave_out(Clock::now() - start);
+  if (is_in_doubt || !checkpoints_.best().metric().empty()) settle();
+  checkpoint::Removal removal = checkpoints_.start_save(moment.step, is_in_doubt);
+  report(start(config_.train.output_dir, std::move(removal), moment), /*must_hold=*/false);
 }
 
-void Trainer::tell_save(const checkpoint::SaveOutcome& outcome) {
+void RunSaver::poll() {
+  if (!saver_) return;
+  if (const auto ended = saver_->poll()) tell(*ended);
+}
+
+void RunSaver::settle() {
+  if (saver_) report(saver_->wait(), /*must_hold=*/false);
+}
+
+void RunSaver::tell(const checkpoint::SaveOutcome& outcome) {
   if (outcome.failure.empty()) {
-    say(saved_line(outcome));
+    options_.say(saved_line(outcome));
     if (checkpoints_.is_requested(outcome.folder)) {
-      say(asked_line(checkpoint::step_of(outcome.folder)));
+      options_.say(asked_line(checkpoint::step_of(outcome.folder)));
     }
   } else {
-    say("warning: " + unsaved_line(outcome) +
-        "; earlier checkpoints are as they were, training goes on");
+    options_.say("warning: " + unsaved_line(outcome) +
+                 "; earlier checkpoints are as they were, training goes on");
   }
-  if (!outcome.leftover.empty()) say("warning: " + outcome.leftover);
+  if (!outcome.leftover.empty()) options_.say("warning: " + outcome.leftover);
 }
 
-void Trainer::report_save(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
+void RunSaver::report(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
   if (!outcome) return;
   if (must_hold && !outcome->failure.empty()) throw IoError(unsaved_line(*outcome));
-  if (!outcome->is_told) tell_save(*outcome);
+  if (!outcome->is_told) tell(*outcome);
   checkpoints_.note_end(*outcome);
 }
 
-comm::Group& Trainer::patient_group() {
-  return saver_ && saver_->has_lost_group() ? world_ : saving_group_;
+comm::Group& RunSaver::patient_group() {
+  return saver_ && saver_->has_lost_group() ? world_ : options_.group;
 }
 
-void Trainer::remove_all_but_best() {
-  const auto kept = checkpoints_.only_one_kept();
-  if (!kept) return;
-  try {
-    checkpoint::keep_only(*kept);
-  } catch (const IoError& error) {  // the result is written: more on the disk is no failure
-    say(fmt::format("warning: {}", error.what()));
-  }
-}
-
-std::unique_ptr<checkpoint::Saver> Trainer::take_whole_saver() {
+std::unique_ptr<checkpoint::Saver> RunSaver::take_whole_saver() {
   // A save of this step may have failed in the background, on which all ranks agree only now.
-  if (saver_) report_save(saver_->wait(), /*must_hold=*/false);
+  settle();
   if (saver_ && !config_.train.save_only_model) return nullptr;
   checkpoints_.forget_last();
   auto whole = std::make_unique<checkpoint::Saver>(
@@ -249,49 +223,65 @@ std::unique_ptr<checkpoint::Saver> Trainer::take_whole_saver() {
   return std::exchange(saver_, std::move(whole));
 }
 
-bool Trainer::is_asked_to_save() { return is_asked_to_save_ |= take_save_request(); }
+bool RunSaver::is_asked() { return is_asked_ |= take_save_request(); }
 
-void Trainer::save_on_request() {
+void RunSaver::save_on_request(const RunMoment& moment) {
   std::unique_ptr<checkpoint::Saver> own = take_whole_saver();
-  if (checkpoints_.last(step_)) {
-    say(asked_line(step_));
+  if (checkpoints_.last(moment.step)) {
+    options_.say(asked_line(moment.step));
   } else {
-    save();
-    checkpoints_.note_request(step_);
-    if (const auto ended = saver_->poll()) tell_save(*ended);
+    save(moment);
+    checkpoints_.note_request(moment.step);
+    poll();
   }
   if (config_.train.save_only_model) {
-    report_save(saver_->wait(), /*must_hold=*/false);
-    checkpoints_.note_resumable(step_);
+    settle();
+    checkpoints_.note_resumable(moment.step);
   }
   if (own) saver_ = std::move(own);
   // A launcher's signal reaches one rank later than another: this checkpoint is what it asks for.
-  is_asked_to_save_ = false;
+  is_asked_ = false;
   take_save_request();
 }
 
-void Trainer::answer_late_request() {
-  double asked[1] = {is_asked_to_save() ? 1.0 : 0.0};
-  comm::sum_over_ranks(world_, asked);
-  if (asked[0] > 0 && step_ > checkpoints_.first_step()) save_on_request();
+std::optional<checkpoint::SaveOutcome> RunSaver::save_to_stop(const RunMoment& moment) {
+  take_whole_saver();
+  if (!checkpoints_.last(moment.step)) save(moment);
+  return saver_->wait();
 }
 
-void Trainer::stop() {
-  is_stopped_ = true;
-  const std::string phase = fmt::format("{} checkpoint-{}", kSavingPhase, step_);
-  set_phase(phase);
-  take_whole_saver();
-  if (!checkpoints_.last(step_)) save();
-  set_phase(phase);
-  const auto outcome = saver_->wait();
-  log_.settle();
-  report_save(outcome, /*must_hold=*/true);
-  say(fmt::format(
-      "stopped on request after step {}: checkpoint-{} is saved, resume with "
-      "--resume_from_checkpoint true{}",
-      step_, step_,
-      owes_evaluation_ ? ", which begins with the evaluation that was broken off" : ""));
-  log_.finish();
+uint64_t RunSaver::rehearse(const RunMoment& moment) {
+  // A name that an interrupted run's next start removes.
+  const fs::path folder = fs::path(config_.train.output_dir) / "checkpoint-rehearsal.tmp-0";
+  const auto remove = [&] {
+    std::error_code ignored;
+    if (is_main()) fs::remove_all(folder, ignored);
+  };
+  uint64_t bytes = 0;
+  try {
+    start(folder, {}, moment);
+    const auto outcome = saver_->wait();
+    if (!outcome->failure.empty()) {
+      throw IoError(fmt::format("rehearsal of a checkpoint: {}", outcome->failure));
+    }
+    if (!outcome->leftover.empty()) options_.say("warning: rehearsal: " + outcome->leftover);
+    if (is_main()) bytes = size_of_folder(folder);
+  } catch (...) {
+    remove();
+    throw;
+  }
+  remove();
+  return bytes;
+}
+
+void RunSaver::remove_all_but_best() {
+  const auto kept = checkpoints_.only_one_kept();
+  if (!kept) return;
+  try {
+    checkpoint::keep_only(*kept);
+  } catch (const IoError& error) {  // the result is written: more on the disk is no failure
+    options_.say(fmt::format("warning: {}", error.what()));
+  }
 }
 
 }  // namespace strata::train
