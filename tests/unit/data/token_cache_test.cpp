@@ -213,7 +213,17 @@ TEST(TokenCache, WorksWithoutAFolder) {
   const auto file = folder.put("file", "");
   const CachedTokens tokens = load_or_make_tokens(file / "below", "k", write_dataset);
   expect_equal(tokens.store, make_dataset());
-  EXPECT_THAT(tokens.note, HasSubstr("file/below"));
+  EXPECT_THAT(tokens.note, HasSubstr("file/below: Not a directory"));
+}
+
+// Each start that was interrupted left what it had; of other sets somebody may be at work.
+TEST(TokenCache, WhatWasInterruptedGoesWithTheNextStart) {
+  const TemporaryFolder folder;
+  const auto left = folder.put("k.tokens.tmp-1", "half");
+  const auto others = folder.put("kk.tokens.tmp-1", "half");
+  load_or_make_tokens(folder.path(), "k", write_dataset);
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(others));
 }
 
 TEST(TokenCache, AnErrorLeavesNothing) {

@@ -3,6 +3,7 @@
 #include "strata/config/checks/checks.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 
 #include <fmt/ranges.h>
@@ -61,6 +62,8 @@ class CommonRules : Rules {
                         source("warmup_ratio"), optim.warmup_ratio, source("warmup_steps"),
                         optim.warmup_steps);
     }
+    check_update_rule();
+    check_warmup();
     if (optim.lr_scheduler_kwargs.empty()) return;
     const std::string subject = source("lr_scheduler_kwargs");
     Json kwargs;
@@ -73,6 +76,32 @@ class CommonRules : Rules {
       throw ConfigError("{}: found {}, expected a JSON object like {{\"num_cycles\": 2}}", subject,
                         optim.lr_scheduler_kwargs);
     }
+  }
+
+  void check_update_rule() {
+    const std::string& name = config_.optim.optim;
+    const bool has_no_moments = name == "sgd" || name == "adafactor";
+    const std::string reason = "optim is " + name;
+    if (has_no_moments) {
+      warn_without_effect("adam_beta1", reason);
+      warn_without_effect("adam_beta2", reason);
+    }
+    if (has_no_moments || name.find("lion") != std::string::npos) {
+      warn_without_effect("adam_epsilon", reason);
+    }
+  }
+
+  void check_warmup() {
+    const std::string& type = config_.optim.lr_scheduler_type;
+    static constexpr std::array kWithout = {"constant", "reduce_lr_on_plateau", "greedy",
+                                            "OneCycle", "LRRangeTest"};
+    if (std::ranges::find(kWithout, type) == kWithout.end()) return;
+    const std::string reason =
+        "lr_scheduler_type is " + type +
+        (type == "constant" ? ", which has no warm-up; constant_with_warmup has one"
+                            : ", which has no warm-up");
+    warn_without_effect("warmup_steps", reason);
+    warn_without_effect("warmup_ratio", reason);
   }
 
   void check_loss() {
@@ -115,6 +144,7 @@ class CommonRules : Rules {
     }
     check_saving(config_, merge_, warnings_);
     check_reporting(config_, merge_, warnings_);
+    if (config_.lora.use_peft) warn_without_effect("max_shard_size", "an adapter is one file");
     try {
       parse_byte_size(train.max_shard_size);
     } catch (const ConfigError&) {
@@ -160,6 +190,7 @@ class CommonRules : Rules {
     check_weights();
     if (data.dataset_streaming) {
       warn_without_effect("train_sampling_strategy", "dataset_streaming keeps the files' order");
+      warn_without_effect("data_seed", "dataset_streaming keeps the files' order");
       if (config_.train.auto_find_batch_size) {
         throw ConfigError(
             "{}: found true beside dataset_streaming ({}), which reads as many rows as the steps "
@@ -167,6 +198,9 @@ class CommonRules : Rules {
             "the batch size need, expected one of them; remove one",
             source("auto_find_batch_size"), source("dataset_streaming"));
       }
+    }
+    if (!data.dataset_streaming && config_.train.train_sampling_strategy == Sampling::kSequential) {
+      warn_without_effect("data_seed", "train_sampling_strategy sequential keeps the rows' order");
     }
     if (!data.packing && !data.eval_packing.value_or(false)) {
       warn_without_effect("packing_strategy", "packing is off");

@@ -88,6 +88,17 @@ void remove_old(const fs::path& folder) {
   }
 }
 
+// Of a start that was interrupted. Requires: the lock of the key, so that nobody writes to them.
+void remove_unfinished(const fs::path& path) {
+  std::error_code error;
+  const std::string start = path.filename().string() + ".tmp-";
+  for (fs::directory_iterator it(path.parent_path(), error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().filename().string().starts_with(start)) fs::remove(it->path(), error);
+    error.clear();
+  }
+}
+
 // Makes the set under its name, whole or not at all. Returns why the file could not be written;
 // empty: it was.
 std::string keep_tokens(const fs::path& path,
@@ -197,24 +208,32 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
   if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
   std::optional<FileLock> lock;
   std::string note;
-  try {
-    std::error_code error;
-    fs::create_directories(folder, error);
-    lock.emplace(folder / (key + ".lock"));
-  } catch (const IoError& error) {
-    note = error.what();
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    note = fmt::format("{}: {}", folder.string(), error.message());
+  } else {
+    try {
+      lock.emplace(folder / (key + ".lock"));
+    } catch (const IoError& unlocked) {
+      note = unlocked.what();
+    }
   }
+  fs::path scratch = scratch_path();
   if (lock) {
     if (auto store = find(path))
       return {.store = std::move(*store), .was_cached = true, .note = {}};
+    remove_unfinished(path);
     note = keep_tokens(path, make);
+    // What has no room there has none in a folder beside it.
+    if (const fs::path other = fs::temp_directory_path(error); !error) scratch = other;
     if (note.empty()) {
       remove_old(folder);
       if (auto store = find(path))
         return {.store = std::move(*store), .was_cached = false, .note = {}};
     }
   }
-  return {.store = TokenStore::scratch(make), .was_cached = false, .note = note};
+  return {.store = TokenStore::scratch(make, scratch), .was_cached = false, .note = note};
 }
 
 }  // namespace strata::data

@@ -97,8 +97,9 @@ TokenStore TokenStore::map(const std::filesystem::path& path) {
   return store;
 }
 
-TokenStore TokenStore::scratch(const std::function<DatasetStats(TokenWriter&)>& make) {
-  const ScratchFile file(scratch_path());
+TokenStore TokenStore::scratch(const std::function<DatasetStats(TokenWriter&)>& make,
+                               const std::filesystem::path& folder) {
+  const ScratchFile file(folder);
   TokenWriter writer(file);
   writer.finish(make(writer), /*syncs=*/false);
   return map(file.path());

@@ -25,8 +25,9 @@ class TokenStore {
   static TokenStore map(const std::filesystem::path& path);
   // FormatError for a row that is not as it was written. Reads all of them.
   void check_rows() const;
-  // What `make` writes, in a file without a name; `make` returns the statistics.
-  static TokenStore scratch(const std::function<DatasetStats(TokenWriter&)>& make);
+  // What `make` writes, in a file without a name in the folder; `make` returns the statistics.
+  static TokenStore scratch(const std::function<DatasetStats(TokenWriter&)>& make,
+                            const std::filesystem::path& folder = scratch_path());
 
   size_t size() const { return rows_ != nullptr ? rows_->size() : row_ends_.size(); }
   // FormatError for a row of a file that is not as it was written.

@@ -160,6 +160,11 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
         trainee.store->options().device.is_cuda() ? "the GPU or its offload keeps it"
                                                   : "the host keeps its memory"));
   }
+  const int64_t profiled = config.train.profile_step;
+  if (profiled > trainer.plan().max_steps) {
+    trainer.say(fmt::format("warning: profile_step: has no effect; the run has {}, found step {}",
+                            counted(trainer.plan().max_steps, "step"), profiled));
+  }
   if (is_hybrid(config.shard.sharding_strategy) && mesh.replicate->size() == 1) {
     trainer.say(fmt::format("{}: all ranks are in one shard group, which is {} here",
                             config.shard.sharding_strategy,
