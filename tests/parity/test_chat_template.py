@@ -98,6 +98,7 @@ PARTS = [{"role": "user", "content": [{"type": "text", "text": "What is"}, {"typ
 THINKING = [USER, {"role": "assistant", "reasoning_content": "hm", "content": "<think>\nold\n</think>\n\nx"}, USER,
             {"role": "assistant", "content": "", "thinking": "so", "tool_calls": CALL["tool_calls"]}, RESULT,
             {"role": "assistant", "content": "done"}]
+RETURNED = [USER, CALL, {**RESULT, "content": {"celsius": [22, 0.5], "sure": True, "note": None}}, ANSWER]
 
 
 def test_many_published_templates_are_bundled():
@@ -108,7 +109,7 @@ def test_many_published_templates_are_bundled():
 def test_bundled_templates(probe, name):
     today = datetime.date.today().isoformat()
     failures = []
-    for chat in CHATS + [PARTS, THINKING]:
+    for chat in CHATS + [PARTS, THINKING, RETURNED]:
         for prompt in (False, True):
             for extra in ({}, {"tools": [TOOL]}, {"enable_thinking": False, "tools": [TOOL, TOOL]}):
                 try:

@@ -95,8 +95,9 @@ std::vector<std::string> conversation_warnings(const text::TemplateSource& sourc
   }
   for (const auto& [name, texts] : set.stats().printed_parts) {
     lines.push_back(
-        fmt::format("{}{} takes texts and prints {}, which are lists of parts: the model sees "
-                    "\"[{{'type': ...\"; give each message its content as one text",
+        fmt::format("{}{} takes texts and prints {}, which are no texts: the model sees "
+                    "them as Python shows them, like \"[{{'type': ...\"; give each message its "
+                    "content as one text",
                     prefix, source.name, with_places(name, texts)));
   }
   for (const auto& [name, texts] : set.stats().missing_answers) {

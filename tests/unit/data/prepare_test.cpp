@@ -186,6 +186,16 @@ TEST_F(PrepareTest, NamesContentsThatATemplateForTextsCannotTake) {
       dataset.printed_parts,
       (std::map<std::string, HiddenTexts>{{"contents of role \"user\"", {1, {"f.jsonl:2"}}}}));
   EXPECT_TRUE(dataset.hidden_texts.empty());
+  const std::string returned =
+      R"({"messages": [{"role": "tool", "content": {"r": true}}, {"role": "assistant", "content": "a"}]})";
+  const Dataset tools = prepare(rows_of({returned}), *tokenizer_, &prints, options_);
+  EXPECT_EQ(text_of(tools.rows[0]), "{'r': True}a");
+  EXPECT_TRUE(tools.printed_parts.contains("contents of role \"tool\""));
+  const text::ChatTemplate knows(
+      "{% for m in messages %}{{ m.content | tojson if m.content is mapping else m.content }}"
+      "{% endfor %}",
+      "t");
+  EXPECT_TRUE(prepare(rows_of({returned}), *tokenizer_, &knows, options_).printed_parts.empty());
 }
 
 TEST_F(PrepareTest, RefusesOptionsThatDoNotGoTogether) {

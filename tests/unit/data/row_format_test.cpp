@@ -123,6 +123,15 @@ TEST(ReadMessages, SaysWhichMessageIsWrong) {
   EXPECT_THAT(error_of(R"([{"role": "user", "content": null}])"), HasSubstr("no \"content\""));
   EXPECT_THAT(error_of(R"([{"role": "user", "content": 7}])"),
               HasSubstr("a number as \"content\""));
+  EXPECT_THAT(error_of(R"([{"role": "user", "content": {"x": 1}}])"),
+              HasSubstr("an object as \"content\""));
+}
+
+// As transformers hands it to the template.
+TEST(ReadMessages, TakesAnObjectThatAToolReturned) {
+  const std::string messages = R"([{"role": "tool", "content": {"r": [1, 2.5], "ok": true}}])";
+  EXPECT_EQ(read_messages(row_of("{\"messages\": " + messages + "}"), "messages"),
+            Json::parse(messages));
 }
 
 TEST(ReadMessages, RenamesTheRolesOfShareGpt) {

@@ -117,10 +117,12 @@ std::vector<std::string> find_printed_parts(const Json& messages, const std::str
   std::vector<std::string> names;
   for (const Json& message : messages) {
     const auto content = message.find("content");
-    if (content == message.end() || !content->is_array() || content->empty()) continue;
-    const Json& part = content->front();
-    if (!part.is_object() || part.empty()) continue;
-    if (rendered.find(fmt::format("[{{'{}': ", part.begin().key())) == std::string::npos) continue;
+    if (content == message.end() || !content->is_structured() || content->empty()) continue;
+    const Json& object = content->is_array() ? content->front() : *content;
+    if (!object.is_object() || object.empty()) continue;
+    const std::string start =
+        fmt::format("{}{{'{}': ", content->is_array() ? "[" : "", object.begin().key());
+    if (rendered.find(start) == std::string::npos) continue;
     names.push_back(fmt::format("contents of role \"{}\"", message.value("role", "")));
   }
   return names;

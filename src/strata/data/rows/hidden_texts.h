@@ -22,8 +22,8 @@ std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const
                                            const text::Tokenizer::Specials& specials,
                                            const Json& extra, const std::string& rendered);
 
-// Contents that are lists of parts and that a template for texts wrote as Python shows a list,
-// `[{'type': 'text', ...`: a name for each, in order: `contents of role "user"`.
+// Contents that are lists of parts, or objects, and that a template for texts wrote as Python shows
+// them, `[{'type': 'text', ...`: a name for each, in order: `contents of role "user"`.
 std::vector<std::string> find_printed_parts(const Json& messages, const std::string& rendered);
 
 }  // namespace strata::data

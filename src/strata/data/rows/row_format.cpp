@@ -164,6 +164,11 @@ Json renamed_role(const Json& role) {
   return it == kNames.end() ? role : Json(it->second);
 }
 
+// What a tool returned may be an object, which templates write as JSON.
+bool is_role_of_tools(std::string_view role) {
+  return role == "tool" || role == "ipython" || role == "function" || role == "observation";
+}
+
 bool is_call(const Json& json) {
   return json.is_object() && json.contains("name") && json.contains("arguments");
 }
@@ -244,7 +249,7 @@ Json checked_messages(const Row& row, const std::string& column, const Json* lis
     const auto refuse = [&](const std::string& found) {
       throw FormatError(
           "{}: found {} in message {} of \"{}\", expected an object with \"role\" (a string) and "
-          "\"content\"",
+          "\"content\" (a text, a list of parts, or what a tool returned)",
           row.where(), found, messages.size() + 1, column);
     };
     if (!source.is_object()) refuse(type_of(&source));
@@ -259,7 +264,9 @@ Json checked_messages(const Row& row, const std::string& column, const Json* lis
     if (!has_content && message.size() == (content == message.end() ? 1u : 2u)) {
       refuse("no \"content\"");
     }
-    if (has_content && !content->is_string() && !content->is_array()) {
+    const bool is_answer = is_role_of_tools(role->get_ref<const std::string&>());
+    if (has_content && !content->is_string() && !content->is_array() &&
+        !(content->is_object() && is_answer)) {
       refuse(fmt::format("{} as \"content\"", type_of(&*content)));
     }
     messages.push_back(std::move(message));
