@@ -62,7 +62,8 @@ TEST(StepSums, SpeedIsOfTheTimeThatWasTrainings) {
 
 // As a checkpoint keeps them.
 Json kept(const StepSums& sums) {
-  const Json progress{{"num_tokens", sums.num_tokens()}, {"log_window", sums.window()}};
+  const Json progress{
+      {"num_tokens", sums.num_tokens()}, {"log_window", sums.window()}, {"totals", sums.totals()}};
   return parse_json(dump_python(progress), "progress");
 }
 
@@ -81,11 +82,25 @@ TEST(StepSums, ARunThatGoesOnLogsWhatOneWouldThatWasNotBrokenOff) {
   EXPECT_EQ(second.log(kStart, 1, 2), whole.log(kStart, 1, 2));
 }
 
-TEST(StepSums, TheMeanLossIsOfThisProcessAlone) {
+TEST(StepSums, TheMeanLossIsThatOfARunThatWasNotBrokenOff) {
+  StepSums whole, sums, resumed;
+  for (StepSums* of_both : {&whole, &sums}) {
+    for (const double loss : {8.1, 0.3, 2.7}) of_both->add(loss, {}, 1);
+  }
+  resumed.go_on(kept(sums));
+  EXPECT_EQ(resumed.mean_loss(), whole.mean_loss()) << "also where no step follows";
+  for (StepSums* of_both : {&whole, &resumed}) of_both->add(2.2, {}, 1);
+  EXPECT_EQ(resumed.mean_loss(), whole.mean_loss());
+}
+
+// As a converted checkpoint of another tool has it.
+TEST(StepSums, WhatACheckpointDoesNotSayOfLossesIsLeftOutOfTheMean) {
   StepSums sums;
   sums.add(8.0, {}, 1);
+  Json progress = kept(sums);
+  progress.erase("totals");
   StepSums resumed;
-  resumed.go_on(kept(sums));
+  resumed.go_on(progress);
   resumed.add(2.0, {}, 1);
   EXPECT_EQ(resumed.mean_loss(), 2.0);
 }

@@ -44,12 +44,20 @@ Json StepSums::window() const {
   return window;
 }
 
+Json StepSums::totals() const { return {{"loss", total_loss_}, {"steps", num_steps_}}; }
+
 void StepSums::go_on(const Json& progress) {
   num_tokens_ = progress.at("num_tokens").get<int64_t>();
   const Json& window = progress.at("log_window");
   loss_ = window.at("loss").get<double>();
   steps_ = window.at("steps").get<int64_t>();
   figures_.load(window);
+  total_loss_ = 0;
+  num_steps_ = 0;
+  const auto totals = progress.find("totals");
+  if (totals == progress.end()) return;
+  total_loss_ = totals->at("loss").get<double>();
+  num_steps_ = totals->at("steps").get<int64_t>();
 }
 
 }  // namespace strata::train

@@ -1,5 +1,6 @@
-// What a run's steps add up to: since the last log, over this process, over all that the run goes
-// on from; and how fast they are. Owns: the sums. Never: where they are shown (report/run_log.h).
+// What a run's steps add up to: since the last log, and over all of the run and of those that it
+// goes on from; and how fast they are. Owns: the sums. Never: where they are shown
+// (report/run_log.h).
 #pragma once
 
 #include <chrono>
@@ -35,12 +36,15 @@ class StepSums {
   double logged_tokens_per_second() const { return logged_tokens_per_second_; }
   // Of the run and of those that it goes on from, seen by all ranks.
   int64_t num_tokens() const { return num_tokens_; }
-  // Of the steps of this process; 0 without any.
+  // The same of the loss, over steps; of those before the checkpoint nothing where that does not
+  // say it (older versions, other tools). 0 without any.
   double mean_loss() const;
 
   // What a checkpoint keeps of the steps since the last log, so that a resumed run logs what an
   // uninterrupted one would.
   Json window() const;
+  // And of all its steps.
+  Json totals() const;
   // From a checkpoint's progress. Throws Json::exception.
   void go_on(const Json& progress);
 

@@ -59,6 +59,7 @@ std::string Trainer::progress_text() const {
   progress.update({{"run", checkpoints_.run_id()},
                    {"num_tokens", sums_.num_tokens()},
                    {"log_window", sums_.window()},
+                   {"totals", sums_.totals()},
                    {"loss_guard", guard_.state()},
                    {"has_learned", has_learned_}});
   if (!trainee_.base_fingerprint.empty()) {
