@@ -45,7 +45,7 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       pool_(options.device),
       read_pool_(at::kCPU, aligned_buffer),
       gather_stream_(options.device),
-      host_stream_(options.device) {
+      host_gradients_(options.device, pool_, [this] { return make_staging(); }) {
   if (options_.param_type == at::ScalarType::Undefined) options_.param_type = options.compute_type;
   // Before anything is allocated: the disk may be full.
   if (options.parameter_files.is_on()) {

@@ -9,6 +9,7 @@
 
 #include "strata/comm/mesh.h"
 #include "strata/libtorch/side_stream.h"
+#include "strata/shard/host_gradients.h"
 #include "strata/shard/home_file.h"
 #include "strata/shard/slot_pool.h"
 #include "strata/shard/unit.h"
@@ -73,7 +74,7 @@ class UnitStore {
     return options_.homes_on_host && !options_.device.is_meta() ? at::kCPU : options_.device;
   }
   // What is on its way to homes in host memory has arrived. To be called before those are read.
-  void finish_transfers();
+  void finish_transfers() { host_gradients_.finish(); }
 
   // Starts to read homes that rest in a file, for the gather to come. Nothing where they do not.
   void start_read(int u);
@@ -124,12 +125,8 @@ class UnitStore {
   void convert_on_device(const at::Tensor& own, const at::Tensor& resting) const;
   // Whether the whole gradient is the home's.
   bool has_own_gradients() const;
-  // A gradient for a home in host memory: starts its way there. The buffer goes back to the pool.
-  void send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite);
-  // Pinned memory for a gradient that is added to a home in host memory.
-  at::Tensor staging_for(const at::Tensor& home);
-  // Adds the gradient that arrived there last to its home.
-  void add_arrived();
+  // Memory beside the homes, as large as the largest shard that trains.
+  at::Tensor make_staging() const;
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;
   void start_gather(Visit& visit, const Segment& segment);
@@ -152,21 +149,9 @@ class UnitStore {
   SlotPool read_pool_;  // buffers of direct reads
   std::unique_ptr<HomeFile> file_;
   std::vector<std::unique_ptr<State>> states_;
-  // Beside a GPU: casts and copies into slots, ahead of the blocks that compute; and gradients on
-  // their way to host memory.
+  // Beside a GPU: casts and copies into slots, ahead of the blocks that compute.
   SideStream gather_stream_;
-  SideStream host_stream_;
-  struct Leaving {
-    at::Tensor buffer;
-    StreamMark left;
-  };
-  std::vector<Leaving> leaving_;
-  at::Tensor staging_;  // as large as the largest shard that trains
-  struct Arriving {
-    at::Tensor home, staged;
-    StreamMark arrived;
-  };
-  std::optional<Arriving> arriving_;
+  HostGradients host_gradients_;  // of homes in host memory
 };
 
 }  // namespace strata::shard
