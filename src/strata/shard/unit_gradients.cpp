@@ -10,8 +10,8 @@ bool UnitStore::has_own_gradients() const {
 }
 
 void UnitStore::open_gradients(int u, bool first_micro_step) {
-  State& state = *states_[static_cast<size_t>(u)];
-  state.gradients_open = true;
+  State& state = require(u, "opening gradients", {Gradients::kNone});
+  state.gradients = Gradients::kOpen;
   state.first_micro_step = first_micro_step;
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
@@ -30,7 +30,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
 }
 
 void UnitStore::reduce(int u, bool last_micro_step) {
-  State& state = *states_[static_cast<size_t>(u)];
+  State& state = require(u, "a reduction", {Gradients::kOpen});
   const bool own_home = has_own_gradients();
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
@@ -50,9 +50,8 @@ void UnitStore::reduce(int u, bool last_micro_step) {
       visit.reducing = sum_over_replicas(visit);
     }
   }
-  state.gradients_open = false;
   state.last_micro_step = last_micro_step;
-  state.reducing = true;
+  state.gradients = Gradients::kReducing;
 }
 
 void UnitStore::start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step) {
@@ -88,18 +87,19 @@ void UnitStore::finish_replicas(Visit& visit) {
 }
 
 void UnitStore::wait_reduce(int u) {
-  settle_reduce(u);
-  for (Visit& visit : states_[static_cast<size_t>(u)]->visits) {
+  State& state = require(u, "a wait for a reduction", {Gradients::kReducing, Gradients::kSumming});
+  if (state.gradients == Gradients::kReducing) settle_reduce(u);
+  for (Visit& visit : state.visits) {
     if (!visit.summing) continue;
     visit.summing->wait();
     visit.summing.reset();
     finish_replicas(visit);
   }
+  state.gradients = Gradients::kNone;
 }
 
 void UnitStore::settle_reduce(int u) {
-  State& state = *states_[static_cast<size_t>(u)];
-  if (!state.reducing) return;
+  State& state = require(u, "a wait for the shard group", {Gradients::kReducing});
   const bool own_home = has_own_gradients();
   for (Visit& visit : state.visits) {
     if (!visit.whole_gradient.defined()) continue;
@@ -114,7 +114,7 @@ void UnitStore::settle_reduce(int u) {
     }
     visit.whole_gradient = at::Tensor();
   }
-  state.reducing = false;
+  state.gradients = Gradients::kSumming;
 }
 
 void UnitStore::settle_reduced(Visit& visit, const State& state) {
