@@ -60,8 +60,8 @@ using CompleteRequest = std::function<void(SaveRequest&)>;
 // A group that broke (a rank waited longer for another than its time-out) is not used again: from
 // then on training waits for saves, which go over the group of all ranks.
 // Collective: save() and wait(), on all ranks alike. Threads: one caller; `group` must be used by
-// nothing else. Memory: in the background a copy of this rank's state, kept for the next save; none
-// on replicas of a rank that writes.
+// nothing else from save() to wait(). Memory: in the background a copy of this rank's state, kept
+// for the next save; none on replicas of a rank that writes.
 class Saver {
  public:
   // Host memory that the copy would take on this rank.

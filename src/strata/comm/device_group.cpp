@@ -24,34 +24,34 @@ class DeviceGroup final : public Group {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   Transport transport() const override { return transport_; }
-
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
-    count_all_gather(in);
-    return of(out).all_gather(out, std::move(in));
-  }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
-    count_reduce_scatter(out);
-    return of(out).reduce_scatter(out, std::move(in));
-  }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
-    count_all_reduce(tensor);
-    return of(tensor).all_reduce(tensor, op);
-  }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
-    return of(tensor).broadcast(tensor, root);
-  }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
-    count_all_to_all(in);
-    return of(out).all_to_all(out, std::move(in));
-  }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
-    count_scatter(out, root);
-    return of(out).scatter(out, std::move(in), root);
-  }
-  void barrier() override { host_->barrier(); }
   std::optional<int64_t> received_bytes() const override { return host_->received_bytes(); }
 
  private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
+    count_all_gather(in);
+    return of(out).all_gather(out, std::move(in));
+  }
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
+    count_reduce_scatter(out);
+    return of(out).reduce_scatter(out, std::move(in));
+  }
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override {
+    count_all_reduce(tensor);
+    return of(tensor).all_reduce(tensor, op);
+  }
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override {
+    return of(tensor).broadcast(tensor, root);
+  }
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
+    count_all_to_all(in);
+    return of(out).all_to_all(out, std::move(in));
+  }
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
+    count_scatter(out, root);
+    return of(out).scatter(out, std::move(in), root);
+  }
+  void meet() override { host_->barrier(); }
+
   Group& of(const at::Tensor& tensor) {
     if (tensor.is_cpu()) return *host_;
     if (!device_) device_ = connect_();

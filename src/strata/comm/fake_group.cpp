@@ -46,7 +46,7 @@ class TemporaryWork final : public Work {
 
 }  // namespace
 
-std::unique_ptr<Work> FakeGroup::all_gather(at::Tensor out, at::Tensor in) {
+std::unique_ptr<Work> FakeGroup::start_all_gather(at::Tensor out, at::Tensor in) {
   count_all_gather(in);
   if (in.is_meta()) {
     return imitated_ == Imitated::kGloo ? std::make_unique<TemporaryWork>(out) : completed_work();
@@ -56,7 +56,7 @@ std::unique_ptr<Work> FakeGroup::all_gather(at::Tensor out, at::Tensor in) {
   return completed_work();
 }
 
-std::unique_ptr<Work> FakeGroup::reduce_scatter(at::Tensor out, at::Tensor in) {
+std::unique_ptr<Work> FakeGroup::start_reduce_scatter(at::Tensor out, at::Tensor in) {
   count_reduce_scatter(out);
   if (in.is_meta()) {
     if (imitated_ != Imitated::kGloo) return completed_work();
@@ -66,7 +66,7 @@ std::unique_ptr<Work> FakeGroup::reduce_scatter(at::Tensor out, at::Tensor in) {
   return completed_work();
 }
 
-std::unique_ptr<Work> FakeGroup::all_reduce(at::Tensor tensor, Reduction op) {
+std::unique_ptr<Work> FakeGroup::start_all_reduce(at::Tensor tensor, Reduction op) {
   if (op == Reduction::kSum && !tensor.is_meta()) tensor.mul_(size_);
   count_all_reduce(tensor);
   // As GlooGroup sums 16 bits.
@@ -83,10 +83,10 @@ int64_t FakeGroup::process_bytes() const {
   return imitated_ == Imitated::kSharedMemory ? size_ * static_cast<int64_t>(kShmBytes) : 0;
 }
 
-std::unique_ptr<Work> FakeGroup::broadcast(at::Tensor, int) { return completed_work(); }
+std::unique_ptr<Work> FakeGroup::start_broadcast(at::Tensor, int) { return completed_work(); }
 
 // Every rank sends what this one does.
-std::unique_ptr<Work> FakeGroup::all_to_all(at::Tensor out, at::Tensor in) {
+std::unique_ptr<Work> FakeGroup::start_all_to_all(at::Tensor out, at::Tensor in) {
   count_all_to_all(in);
   if (in.is_meta()) return completed_work();
   const at::Tensor own = in.view({size_, -1})[rank_];
@@ -94,7 +94,7 @@ std::unique_ptr<Work> FakeGroup::all_to_all(at::Tensor out, at::Tensor in) {
   return completed_work();
 }
 
-std::unique_ptr<Work> FakeGroup::scatter(at::Tensor out, at::Tensor in, int root) {
+std::unique_ptr<Work> FakeGroup::start_scatter(at::Tensor out, at::Tensor in, int root) {
   count_scatter(out, root);
   if (!out.is_meta() && rank_ == root) out.copy_(in.view({size_, -1})[rank_]);
   return completed_work();

@@ -23,15 +23,16 @@ class FakeGroup final : public Group {
   Transport transport() const override { return Transport::kFake; }
   // Of the imitated transport in this process, beside tensors.
   int64_t process_bytes() const;
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override;
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override;
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override;
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override;
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override;
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override;
-  void barrier() override {}
 
  private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override;
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override;
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override;
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override;
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override;
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override;
+  void meet() override {}
+
   int rank_;
   int size_;
   Imitated imitated_;

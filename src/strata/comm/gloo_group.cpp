@@ -96,7 +96,8 @@ class GlooGroup final : public Group {
   int size() const override { return size_; }
   Transport transport() const override { return Transport::kGloo; }
 
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+ private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
     count_all_gather(in);
     return start("all-gather", [&] { return backend_->_allgather_base(out, in); });
   }
@@ -104,10 +105,11 @@ class GlooGroup final : public Group {
   // Gloo has no reduce-scatter (c10d emulates it by an all-reduce of the whole, which moves twice
   // the bytes, and does so only inside wait()). An all-to-all moves each chunk once to its owner,
   // progresses in the background, and lets the owner add in rank order: same sums on every run.
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
     count_reduce_scatter(out);
     at::Tensor received = spare_.lend(in);
     auto finish = [this, out, received]() mutable {
+      const Use use(*this, "reduce-scatter");
       fold_chunks(received, out);
       spare_.take_back(received);
     };
@@ -117,7 +119,7 @@ class GlooGroup final : public Group {
         [&] { return backend_->alltoall_base(received, in, equal_splits, equal_splits); }, finish);
   }
 
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
     count_all_to_all(in);
     std::vector<int64_t> equal_splits;
     // Gloo splits the first dimension.
@@ -126,7 +128,7 @@ class GlooGroup final : public Group {
                  [&] { return backend_->alltoall_base(to, from, equal_splits, equal_splits); });
   }
 
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override {
     count_all_reduce(tensor);
     const bool is_16_bit = tensor.element_size() == 2;
     if (is_16_bit && op == Reduction::kSum) return sum_in_rank_order(std::move(tensor));
@@ -136,14 +138,14 @@ class GlooGroup final : public Group {
     return start("all-reduce", [&] { return backend_->allreduce(tensors, options); });
   }
 
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     std::vector<at::Tensor> tensors{tensor};
     return start("broadcast", [&] { return backend_->broadcast(tensors, options); });
   }
 
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
     count_scatter(out, root);
     c10d::ScatterOptions options;
     options.rootRank = root;
@@ -153,11 +155,10 @@ class GlooGroup final : public Group {
     return start("scatter", [&] { return backend_->scatter(outputs, inputs, options); });
   }
 
-  void barrier() override {
+  void meet() override {
     start("barrier", [&] { return backend_->barrier(); })->wait();
   }
 
- private:
   // out = the sum of the ranks' chunks, each as long as out.
   void fold_chunks(const at::Tensor& chunks, at::Tensor& out) const {
     std::vector<const std::byte*> inputs;
@@ -179,6 +180,7 @@ class GlooGroup final : public Group {
     padded.narrow(0, 0, n).copy_(tensor.view(-1));
     padded.narrow(0, n, chunk * size_ - n).zero_();
     auto finish = [this, tensor, padded, received, chunk, n]() mutable {
+      const Use use(*this, "all-reduce");
       at::Tensor own = padded.narrow(0, rank_ * chunk, chunk);
       fold_chunks(received, own);
       translate("all-reduce", rank_,

@@ -89,7 +89,8 @@ class NcclGroup final : public Group {
   int size() const override { return size_; }
   Transport transport() const override { return Transport::kNccl; }
 
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+ private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
     check("all-gather", out, in, in.numel() * size_ == out.numel());
     count_all_gather(in);
     return start("all-gather", [&](cudaStream_t stream) {
@@ -97,7 +98,7 @@ class NcclGroup final : public Group {
                            static_cast<size_t>(in.numel()), type_of(in), communicator_, stream);
     });
   }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
     check("reduce-scatter", out, in, out.numel() * size_ == in.numel());
     count_reduce_scatter(out);
     return start("reduce-scatter", [&](cudaStream_t stream) {
@@ -106,7 +107,7 @@ class NcclGroup final : public Group {
                                communicator_, stream);
     });
   }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override {
     check("all-reduce", tensor, tensor, true);
     count_all_reduce(tensor);
     return start("all-reduce", [&](cudaStream_t stream) {
@@ -115,7 +116,7 @@ class NcclGroup final : public Group {
                            op == Reduction::kSum ? ncclSum : ncclMax, communicator_, stream);
     });
   }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override {
     check("broadcast", tensor, tensor, true);
     return start("broadcast", [&](cudaStream_t stream) {
       return ncclBroadcast(tensor.const_data_ptr(), tensor.mutable_data_ptr(),
@@ -123,7 +124,7 @@ class NcclGroup final : public Group {
                            communicator_, stream);
     });
   }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
     check("all-to-all", out, in, out.numel() == in.numel() && in.numel() % size_ == 0);
     count_all_to_all(in);
     return start("all-to-all", [&](cudaStream_t stream) {
@@ -141,7 +142,7 @@ class NcclGroup final : public Group {
       return result == ncclSuccess ? end : result;
     });
   }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
     const bool is_root = rank_ == root;
     check("scatter", out, is_root ? in : out, !is_root || out.numel() * size_ == in.numel());
     count_scatter(out, root);
@@ -160,13 +161,12 @@ class NcclGroup final : public Group {
       return result == ncclSuccess ? end : result;
     });
   }
-  void barrier() override {
+  void meet() override {
     const at::Tensor one = at::zeros({1}, at::TensorOptions().device(device_));
-    all_reduce(one, Reduction::kSum)->wait();
+    start_all_reduce(one, Reduction::kSum)->wait();
     c10::cuda::getCurrentCUDAStream(device_.index()).synchronize();
   }
 
- private:
   static void check(const char* what, const at::Tensor& out, const at::Tensor& in, bool fits) {
     if (fits && out.is_contiguous() && in.is_contiguous() && out.is_cuda() && in.is_cuda() &&
         out.scalar_type() == in.scalar_type()) {

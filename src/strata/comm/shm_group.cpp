@@ -99,14 +99,16 @@ class ShmGroup final : public Group {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Transport transport() const override { return Transport::kSharedMemory; }
+  std::optional<int64_t> received_bytes() const override { return collectives_.received_bytes(); }
 
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+ private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
     require(out.numel() == in.numel() * size_ && out.scalar_type() == in.scalar_type(),
             "all-gather", out, in);
     count_all_gather(in);
     return start({.kind = Collective::kAllGather}, std::move(out), std::move(in));
   }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
     require(in.numel() == out.numel() * size_ && out.scalar_type() == in.scalar_type(),
             "reduce-scatter", out, in);
     count_reduce_scatter(out);
@@ -114,17 +116,17 @@ class ShmGroup final : public Group {
     request.count = out.numel();
     return start(request, std::move(out), std::move(in));
   }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override {
     count_all_reduce(tensor);
     return start({.kind = Collective::kAllReduce,
                   .element = element_of(tensor.scalar_type()),
                   .fold = op == Reduction::kSum ? Fold::kSum : Fold::kMax},
                  tensor, tensor);
   }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override {
     return start({.kind = Collective::kBroadcast, .root = root}, tensor, tensor);
   }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
     require(in.numel() == out.numel() && in.numel() % size_ == 0 &&
                 out.scalar_type() == in.scalar_type(),
             "all-to-all", out, in);
@@ -133,7 +135,7 @@ class ShmGroup final : public Group {
     request.count = in.numel() / size_;
     return start(request, std::move(out), std::move(in));
   }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
     if (rank_ != root) in = out;
     require(in.numel() == out.numel() * (rank_ == root ? size_ : 1) &&
                 out.scalar_type() == in.scalar_type(),
@@ -143,10 +145,8 @@ class ShmGroup final : public Group {
     request.count = out.numel();
     return start(request, std::move(out), std::move(in));
   }
-  void barrier() override { start({}, at::Tensor(), at::Tensor())->wait(); }
-  std::optional<int64_t> received_bytes() const override { return collectives_.received_bytes(); }
+  void meet() override { start({}, at::Tensor(), at::Tensor())->wait(); }
 
- private:
   static void require(bool holds, const char* what, const at::Tensor& out, const at::Tensor& in) {
     if (holds && out.is_contiguous() && in.is_contiguous() && in.is_cpu() && out.is_cpu()) return;
     throw InternalError(

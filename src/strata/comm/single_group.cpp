@@ -18,21 +18,25 @@ class SingleGroup final : public Group {
   int rank() const override { return 0; }
   int size() const override { return 1; }
   Transport transport() const override { return Transport::kSingle; }
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+
+ private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
     return copy_unless_aliased(out, in);
   }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
     return copy_unless_aliased(out, in);
   }
-  std::unique_ptr<Work> all_reduce(at::Tensor, Reduction) override { return completed_work(); }
-  std::unique_ptr<Work> broadcast(at::Tensor, int) override { return completed_work(); }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_all_reduce(at::Tensor, Reduction) override {
+    return completed_work();
+  }
+  std::unique_ptr<Work> start_broadcast(at::Tensor, int) override { return completed_work(); }
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
     return copy_unless_aliased(out, in);
   }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int) override {
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int) override {
     return copy_unless_aliased(out, in);
   }
-  void barrier() override {}
+  void meet() override {}
 };
 
 }  // namespace

@@ -43,44 +43,44 @@ class StagedGroup final : public Group {
   int size() const override { return host_->size(); }
   Transport transport() const override { return host_->transport(); }
 
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+ private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
     count_all_gather(in);
     at::Tensor arrived = host_memory(out);
     auto work = host_->all_gather(arrived, to_host(in));
     return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
   }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
     count_reduce_scatter(out);
     at::Tensor arrived = host_memory(out);
     auto work = host_->reduce_scatter(arrived, to_host(in));
     return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
   }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
     count_all_to_all(in);
     at::Tensor arrived = host_memory(out);
     auto work = host_->all_to_all(arrived, to_host(in));
     return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
   }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override {
     count_all_reduce(tensor);
     at::Tensor copy = to_host(tensor);
     auto work = host_->all_reduce(copy, op);
     return std::make_unique<StagedWork>(std::move(work), std::move(tensor), std::move(copy));
   }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override {
     at::Tensor copy = to_host(tensor);
     auto work = host_->broadcast(copy, root);
     return std::make_unique<StagedWork>(std::move(work), std::move(tensor), std::move(copy));
   }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
     count_scatter(out, root);
     at::Tensor arrived = host_memory(out);
     auto work = host_->scatter(arrived, rank() == root ? to_host(in) : at::Tensor(), root);
     return std::make_unique<StagedWork>(std::move(work), std::move(out), std::move(arrived));
   }
-  void barrier() override { host_->barrier(); }
+  void meet() override { host_->barrier(); }
 
- private:
   std::shared_ptr<Group> host_;
 };
 

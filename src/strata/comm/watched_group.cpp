@@ -37,44 +37,44 @@ class WatchedGroup final : public Group {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   Transport transport() const override { return group_->transport(); }
+  std::optional<int64_t> received_bytes() const override { return group_->received_bytes(); }
 
-  std::unique_ptr<Work> all_gather(at::Tensor out, at::Tensor in) override {
+ private:
+  std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
     const ActivityTimer timer(Activity::kCollectives);
     count_all_gather(in);
     return watched("all-gather", group_->all_gather(std::move(out), std::move(in)));
   }
-  std::unique_ptr<Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
     const ActivityTimer timer(Activity::kCollectives);
     count_reduce_scatter(out);
     return watched("reduce-scatter", group_->reduce_scatter(std::move(out), std::move(in)));
   }
-  std::unique_ptr<Work> all_reduce(at::Tensor tensor, Reduction op) override {
+  std::unique_ptr<Work> start_all_reduce(at::Tensor tensor, Reduction op) override {
     const ActivityTimer timer(Activity::kCollectives);
     count_all_reduce(tensor);
     return watched("all-reduce", group_->all_reduce(std::move(tensor), op));
   }
-  std::unique_ptr<Work> broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<Work> start_broadcast(at::Tensor tensor, int root) override {
     const ActivityTimer timer(Activity::kCollectives);
     return watched("broadcast", group_->broadcast(std::move(tensor), root));
   }
-  std::unique_ptr<Work> all_to_all(at::Tensor out, at::Tensor in) override {
+  std::unique_ptr<Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
     const ActivityTimer timer(Activity::kCollectives);
     count_all_to_all(in);
     return watched("all-to-all", group_->all_to_all(std::move(out), std::move(in)));
   }
-  std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root) override {
+  std::unique_ptr<Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
     const ActivityTimer timer(Activity::kCollectives);
     count_scatter(out, root);
     return watched("scatter", group_->scatter(std::move(out), std::move(in), root));
   }
-  std::optional<int64_t> received_bytes() const override { return group_->received_bytes(); }
-  void barrier() override {
+  void meet() override {
     const ActivityTimer timer(Activity::kCollectives);
     const Status::Waiting waiting(status_, "barrier", name_, ++number_);
     group_->barrier();
   }
 
- private:
   std::unique_ptr<Work> watched(const char* collective, std::unique_ptr<Work> work) {
     return std::make_unique<WatchedWork>(std::move(work), status_, collective, name_, ++number_);
   }

@@ -1,25 +1,16 @@
 #include "strata/models/tied_decoder.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/reward_head.h"
 #include "strata/models/weight_check.h"
 
 namespace strata::models {
-namespace {
 
-constexpr const char* kHeadWeight = "lm_head.weight";
-
-}  // namespace
-
-void TiedDecoder::untie() {
-  output_layer().set_weight(untied_copy(kHeadWeight, *table(), storage_));
-}
-
-bool TiedDecoder::untie(const std::string& name) {
-  if (!is_tied() || (name != table()->name() && name != kHeadWeight)) return false;
-  untie();
-  return true;
+std::shared_ptr<nn::Parameter> TiedDecoder::tied_table() const {
+  return is_called_tied() && !options_.has_own_head ? table() : nullptr;
 }
 
 bool TiedDecoder::is_called_tied() const {
@@ -30,35 +21,54 @@ void TiedDecoder::describe_tie(Json& config) const {
   if (!is_tied() && !options_.scores_documents) config["tie_word_embeddings"] = false;
 }
 
-bool TiedDecoder::follow_tie(const hf::ModelFolder& folder) {
-  const hf::TensorInfo* embedding = folder.find(table()->name());
-  const hf::TensorInfo* head = folder.find(kHeadWeight);
-  if (!is_tied() || embedding == nullptr || head == nullptr ||
-      same_values(folder, *embedding, *head)) {
-    return false;
+std::vector<std::string> TiedDecoder::names_of(const std::string& weight) const {
+  const std::string& prefix = options_.body_prefix;
+  if (prefix.empty() || !weight.starts_with(prefix)) return {weight};
+  return {weight, weight.substr(prefix.size())};
+}
+
+const hf::TensorInfo* TiedDecoder::find(const hf::ModelFolder& folder,
+                                        const std::string& name) const {
+  for (const std::string& stored : names_of(name)) {
+    if (const hf::TensorInfo* info = folder.find(stored)) return info;
   }
-  untie();
-  return true;
+  return nullptr;
 }
 
 WeightSources TiedDecoder::check_weights(const hf::ModelFolder& folder) {
   follow_tie(folder);
   const std::string& embedding = table()->name();
-  const bool holds_both = folder.find(embedding) != nullptr && folder.find(kHeadWeight) != nullptr;
+  const bool holds_both =
+      find(folder, embedding) != nullptr && find(folder, kHeadWeight) != nullptr;
+  // The file of a tied model may hold either name, also where an adapter has untied the two since;
+  // where it holds both, each of two weights is under its own.
   const bool may_share = options_.tie_word_embeddings && (is_tied() || !holds_both);
   const bool starts_head = options_.scores_documents && lacks_reward_head(folder);
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     const std::string& name = parameter->name();
     if (name.starts_with(hf::kAdapterKeyPrefix) || (starts_head && name == kRewardWeight)) continue;
-    expected.push_back({parameter, {name}});
-    // The file of a tied model may hold either name.
-    if (may_share && name == embedding) expected.back().names.push_back(kHeadWeight);
-    if (may_share && name == kHeadWeight) expected.back().names.push_back(embedding);
+    std::vector<std::string> names = names_of(name);
+    if (may_share && (name == embedding || name == kHeadWeight)) {
+      const std::vector<std::string> others = names_of(name == embedding ? kHeadWeight : embedding);
+      names.insert(names.end(), others.begin(), others.end());
+    }
+    expected.push_back({parameter, std::move(names)});
   }
   std::vector<std::string> ignored = options_.ignored_suffixes;
   if (starts_head) ignored.push_back(kHeadWeight);
-  return match_weights(folder, expected, ignored);
+  return match_weights(folder, expected, ignored, options_.ignored_prefixes);
+}
+
+void init_as_decoder(const nn::Parameter& parameter, at::Tensor full, double deviation,
+                     at::Generator generator) {
+  if (parameter.name().ends_with(".bias")) {
+    full.zero_();
+  } else if (parameter.shape().size() == 1) {
+    full.fill_(1.0);
+  } else {
+    full.normal_(0.0, deviation, std::move(generator));
+  }
 }
 
 }  // namespace strata::models

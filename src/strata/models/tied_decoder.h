@@ -1,45 +1,59 @@
-// A decoder whose output layer may be its embedding's table, as far as that goes. Owns: the tie,
-// and which names of both a file may hold. Never: blocks, initial values.
+// A decoder whose output layer may be its embedding's table: what those of several families have
+// alike. Owns: which names a file may hold, what config.json says of the tie. Never: blocks.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "strata/models/model.h"
-#include "strata/nn/linear.h"
+#include <ATen/core/Generator.h>
+
+#include "strata/models/tied_model.h"
 
 namespace strata::models {
 
-class TiedDecoder : public Model {
+class TiedDecoder : public TiedModel {
  public:
   // As config.json has them.
   struct Options {
     bool tie_word_embeddings;
-    bool scores_documents;                      // a head of one number, never tied
-    std::vector<std::string> ignored_suffixes;  // of tensors that a file may hold for nothing
+    bool has_own_head;                               // the file's, of other values
+    bool scores_documents;                           // a head of one number, never tied
+    std::string body_prefix = {};                    // of names that a file may hold without it
+    std::vector<std::string> ignored_suffixes = {};  // of tensors that a file may hold for nothing
+    std::vector<std::string> ignored_prefixes = {};
   };
 
   WeightSources check_weights(const hf::ModelFolder& folder) override;
-  bool follow_tie(const hf::ModelFolder& folder) override;
   bool is_called_tied() const override;
   void describe_tie(Json& config) const override;
 
  protected:
   TiedDecoder(Options options, at::ScalarType storage)
-      : options_(std::move(options)), storage_(storage) {}
+      : TiedModel(storage), options_(std::move(options)) {}
 
-  virtual const std::shared_ptr<nn::Parameter>& table() const = 0;
-  virtual nn::Linear& output_layer() const = 0;
+  // What the output layer begins with: the table, or null for a weight of its own.
+  std::shared_ptr<nn::Parameter> tied_table() const;
 
  private:
-  bool is_tied() const { return output_layer().shared_weight() == table(); }
-  // Gives the output layer a parameter "lm_head.weight" of its own.
-  void untie();
-  bool untie(const std::string& name) override;
+  const hf::TensorInfo* find(const hf::ModelFolder& folder, const std::string& name) const override;
+  // Under which a file may hold the weight, the tie aside.
+  std::vector<std::string> names_of(const std::string& weight) const;
 
   Options options_;
-  at::ScalarType storage_;
 };
+
+// The chain of a decoder.
+template <typename Layers>
+std::vector<Block*> chain_of(Block& embedding, const Layers& layers, Block& head) {
+  std::vector<Block*> chain{&embedding};
+  for (const auto& layer : layers) chain.push_back(layer.get());
+  chain.push_back(&head);
+  return chain;
+}
+
+// Biases begin at zero, norms at one, matrices are drawn.
+void init_as_decoder(const nn::Parameter& parameter, at::Tensor full, double deviation,
+                     at::Generator generator);
 
 }  // namespace strata::models

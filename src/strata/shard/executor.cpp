@@ -23,15 +23,6 @@ bool trains(models::Block& block) {
                              [](nn::Parameter* p) { return p->requires_grad(); });
 }
 
-// Whether gradients may pass through what is in the slot; not through a frozen table.
-bool carries_gradients(const std::vector<models::Block*>& blocks, int slot) {
-  return std::ranges::any_of(blocks, [&](const models::Block* block) {
-    return std::ranges::any_of(block->makes(), [&](const models::Shelved& made) {
-      return made.slot == slot && made.has_gradient;
-    });
-  });
-}
-
 }  // namespace
 
 std::vector<int> offloaded_blocks(const Schedule& schedule) {
@@ -58,10 +49,17 @@ Executor::Executor(models::Model& model, UnitStore& store, Schedules schedules,
                    const ActivationHomeOptions& activations)
     : blocks_(model.blocks()),
       store_(store),
+      shape_(shape_of(model, store.partition())),
+      carries_gradients_(static_cast<size_t>(model.num_shelved())),
       schedules_(std::move(schedules)),
       kept_(blocks_.size()),
-      shelf_(static_cast<size_t>(model.num_shelved())),
+      shelf_(carries_gradients_.size()),
       shelf_states_(shelf_.size()) {
+  for (const models::Block* block : blocks_) {
+    for (const models::Shelved& made : block->makes()) {
+      if (made.has_gradient) carries_gradients_[static_cast<size_t>(made.slot)] = true;
+    }
+  }
   const std::vector<int> offloaded = offloaded_blocks(schedules_.training);
   if (offloaded.empty()) return;
   away_ = std::make_unique<ActivationHome>(store.options().device, offloaded, activations);
@@ -160,12 +158,12 @@ void Executor::walk(const Schedule& schedule) {
 }
 
 void Executor::wait_for_units(int block) {
-  for (int u : store_.partition().block_units[static_cast<size_t>(block)]) store_.wait_gather(u);
+  for (int u : shape_.block_units[static_cast<size_t>(block)]) store_.wait_gather(u);
 }
 
 void Executor::open_gradients(int block) {
-  for (int u : store_.partition().block_units[static_cast<size_t>(block)]) {
-    if (store_.unit(u).trains() && !store_.has_open_gradients(u)) {
+  for (int u : shape_.block_units[static_cast<size_t>(block)]) {
+    if (shape_.unit_trains[static_cast<size_t>(u)] && !store_.has_open_gradients(u)) {
       store_.open_gradients(u, first_micro_step_);
     }
   }
@@ -207,7 +205,8 @@ void Executor::record(const Step& step, const at::Tensor& input, Kept& kept) {
     at::Tensor& read = shelf[static_cast<size_t>(slot)];
     // A frozen maker wants no gradient, but weights of this block that multiply what it made do.
     const bool has_gradient = shelf_states_[static_cast<size_t>(slot)].is_tracked ||
-                              (trains(block) && carries_gradients(blocks_, slot));
+                              (shape_.block_trains[static_cast<size_t>(step.index)] &&
+                               carries_gradients_[static_cast<size_t>(slot)]);
     if (has_gradient) read = tracked(read);
     kept.read.push_back(has_gradient ? read : at::Tensor());
   }
@@ -280,8 +279,7 @@ at::Tensor Executor::differentiate(const models::Block& block, const Kept& kept,
 
 void Executor::backward(const Step& step) {
   // Where a gradient needs the ids alone (an embedding's), the unit is not gathered again.
-  models::Block& block = *blocks_[static_cast<size_t>(step.index)];
-  if (backward_reads_parameters(block)) wait_for_units(step.index);
+  if (shape_.backward_reads_parameters[static_cast<size_t>(step.index)]) wait_for_units(step.index);
   open_gradients(step.index);
   Kept kept = std::move(kept_[static_cast<size_t>(step.index)]);
   kept_[static_cast<size_t>(step.index)] = Kept{};
@@ -291,7 +289,7 @@ void Executor::backward(const Step& step) {
     kept.attention.run_again();
     record(step, input, kept);
   }
-  current_ = differentiate(block, kept, std::move(current_));
+  current_ = differentiate(*blocks_[static_cast<size_t>(step.index)], kept, std::move(current_));
 }
 
 }  // namespace strata::shard

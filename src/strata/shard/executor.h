@@ -84,6 +84,9 @@ class Executor {
 
   std::vector<models::Block*> blocks_;
   UnitStore& store_;
+  ChainShape shape_;
+  // By places on the shelf: whether gradients may pass through; not through a frozen table.
+  std::vector<bool> carries_gradients_;
   Schedules schedules_;
   std::unique_ptr<ActivationHome> away_;  // inputs that are offloaded; null: none are
   Observer observer_;

@@ -10,8 +10,8 @@ bool UnitStore::has_own_gradients() const {
 }
 
 void UnitStore::open_gradients(int u, bool first_micro_step) {
-  State& state = *states_[static_cast<size_t>(u)];
-  state.gradients_open = true;
+  State& state = require(u, "opening gradients", {Gradients::kNone});
+  state.gradients = Gradients::kOpen;
   state.first_micro_step = first_micro_step;
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
@@ -30,7 +30,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
 }
 
 void UnitStore::reduce(int u, bool last_micro_step) {
-  State& state = *states_[static_cast<size_t>(u)];
+  State& state = require(u, "a reduction", {Gradients::kOpen});
   const bool own_home = has_own_gradients();
   for (size_t s = 0; s < state.visits.size(); ++s) {
     const Segment& segment = unit(u).segments[s];
@@ -50,9 +50,8 @@ void UnitStore::reduce(int u, bool last_micro_step) {
       visit.reducing = sum_over_replicas(visit);
     }
   }
-  state.gradients_open = false;
   state.last_micro_step = last_micro_step;
-  state.reducing = true;
+  state.gradients = Gradients::kReducing;
 }
 
 void UnitStore::start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step) {
@@ -88,18 +87,19 @@ void UnitStore::finish_replicas(Visit& visit) {
 }
 
 void UnitStore::wait_reduce(int u) {
-  settle_reduce(u);
-  for (Visit& visit : states_[static_cast<size_t>(u)]->visits) {
+  State& state = require(u, "a wait for a reduction", {Gradients::kReducing, Gradients::kSumming});
+  if (state.gradients == Gradients::kReducing) settle_reduce(u);
+  for (Visit& visit : state.visits) {
     if (!visit.summing) continue;
     visit.summing->wait();
     visit.summing.reset();
     finish_replicas(visit);
   }
+  state.gradients = Gradients::kNone;
 }
 
 void UnitStore::settle_reduce(int u) {
-  State& state = *states_[static_cast<size_t>(u)];
-  if (!state.reducing) return;
+  State& state = require(u, "a wait for the shard group", {Gradients::kReducing});
   const bool own_home = has_own_gradients();
   for (Visit& visit : state.visits) {
     if (!visit.whole_gradient.defined()) continue;
@@ -114,7 +114,7 @@ void UnitStore::settle_reduce(int u) {
     }
     visit.whole_gradient = at::Tensor();
   }
-  state.reducing = false;
+  state.gradients = Gradients::kSumming;
 }
 
 void UnitStore::settle_reduced(Visit& visit, const State& state) {
@@ -126,7 +126,7 @@ void UnitStore::settle_reduced(Visit& visit, const State& state) {
       buffer = pool_.acquire(visit.reduced.numel(), at::kFloat);
       buffer.copy_(visit.reduced);
     }
-    send_to_host(visit.home.gradient, std::move(buffer), state.first_micro_step);
+    host_gradients_.send(visit.home.gradient, std::move(buffer), state.first_micro_step);
   } else if (!is_own_buffer && state.first_micro_step) {
     visit.home.gradient.copy_(visit.reduced);
   } else if (!visit.reduced.is_same(visit.home.gradient)) {
@@ -141,50 +141,15 @@ void UnitStore::settle_reduced(Visit& visit, const State& state) {
   }
 }
 
-at::Tensor UnitStore::staging_for(const at::Tensor& home) {
-  if (!staging_.defined()) {
-    int64_t largest = 0;
-    for (const Unit& unit : partition_.units) {
-      for (const Segment& segment : unit.segments) {
-        if (segment.trainable) largest = std::max(largest, segment.shard_numel);
-      }
+at::Tensor UnitStore::make_staging() const {
+  int64_t largest = 0;
+  for (const Unit& unit : partition_.units) {
+    for (const Segment& segment : unit.segments) {
+      if (segment.trainable) largest = std::max(largest, segment.shard_numel);
     }
-    const MemoryScope scope(MemoryKind::kGradients);
-    staging_ = home_memory(largest, at::kFloat);
   }
-  return staging_.narrow(0, 0, home.numel());
-}
-
-void UnitStore::add_arrived() {
-  if (!arriving_) return;
-  arriving_->arrived.wait_on_host();
-  arriving_->home.add_(arriving_->staged);
-  arriving_.reset();
-}
-
-void UnitStore::send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite) {
-  // A buffer whose copy is under way may be used again behind it.
-  for (Leaving& leaving : leaving_) {
-    leaving.left.hold_up_stream();
-    pool_.give_back(std::move(leaving.buffer));
-  }
-  leaving_.clear();
-  // The host adds up, a unit behind the copies: it waits for none that has just begun.
-  add_arrived();
-  const at::Tensor destination = overwrite ? home : staging_for(home);
-  const SideStream::Scope beside(host_stream_);
-  destination.copy_(buffer, /*non_blocking=*/true);
-  leaving_.push_back({std::move(buffer), StreamMark::now(options_.device)});
-  if (!overwrite) arriving_ = {home, destination, StreamMark::now(options_.device)};
-}
-
-void UnitStore::finish_transfers() {
-  for (Leaving& leaving : leaving_) {
-    leaving.left.wait_on_host();
-    pool_.give_back(std::move(leaving.buffer));
-  }
-  leaving_.clear();
-  add_arrived();
+  const MemoryScope scope(MemoryKind::kGradients);
+  return home_memory(largest, at::kFloat);
 }
 
 }  // namespace strata::shard

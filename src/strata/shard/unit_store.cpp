@@ -1,5 +1,7 @@
 #include "strata/shard/unit_store.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
@@ -45,7 +47,7 @@ UnitStore::UnitStore(models::Model& model, comm::Mesh& mesh, const StoreOptions&
       pool_(options.device),
       read_pool_(at::kCPU, aligned_buffer),
       gather_stream_(options.device),
-      host_stream_(options.device) {
+      host_gradients_(options.device, pool_, [this] { return make_staging(); }) {
   if (options_.param_type == at::ScalarType::Undefined) options_.param_type = options.compute_type;
   // Before anything is allocated: the disk may be full.
   if (options.parameter_files.is_on()) {
@@ -89,13 +91,45 @@ UnitStore::~UnitStore() {
 }
 
 Home& UnitStore::home(int u, int segment) {
-  return states_[static_cast<size_t>(u)]->visits[static_cast<size_t>(segment)].home;
+  return state_of(u).visits[static_cast<size_t>(segment)].home;
 }
 
-bool UnitStore::is_gathered(int u) const { return states_[static_cast<size_t>(u)]->gathered; }
-
 bool UnitStore::has_open_gradients(int u) const {
-  return states_[static_cast<size_t>(u)]->gradients_open;
+  return states_[static_cast<size_t>(u)]->gradients == Gradients::kOpen;
+}
+
+static const char* name_of(Residence residence) {
+  static constexpr const char* kNames[] = {"sharded", "gathering", "gathered", "in parts"};
+  return kNames[static_cast<size_t>(residence)];
+}
+
+static const char* name_of(Gradients gradients) {
+  static constexpr const char* kNames[] = {"no gradients", "open gradients", "gradients reducing",
+                                           "gradients summing"};
+  return kNames[static_cast<size_t>(gradients)];
+}
+
+// A schedule of the wrong order would otherwise die in libtorch, or train on wrong numbers.
+template <typename State>
+static void require_one_of(const Unit& unit, const char* call, State found,
+                           std::initializer_list<State> expected) {
+  if (std::ranges::find(expected, found) != expected.end()) return;
+  std::vector<const char*> names;
+  for (const State state : expected) names.push_back(name_of(state));
+  throw InternalError("unit \"{}\": found {} at {}, expected {}; report this as a bug", unit.name,
+                      name_of(found), call, fmt::join(names, " or "));
+}
+
+UnitStore::State& UnitStore::require(int u, const char* call,
+                                     std::initializer_list<Residence> expected) {
+  require_one_of(unit(u), call, state_of(u).residence, expected);
+  return state_of(u);
+}
+
+UnitStore::State& UnitStore::require(int u, const char* call,
+                                     std::initializer_list<Gradients> expected) {
+  require_one_of(unit(u), call, state_of(u).gradients, expected);
+  return state_of(u);
 }
 
 static bool keeps_type(const Segment& segment) {
@@ -141,7 +175,7 @@ void UnitStore::convert_on_device(const at::Tensor& own, const at::Tensor& resti
 }
 
 void UnitStore::start_read(int u) {
-  for (Visit& visit : states_[static_cast<size_t>(u)]->visits) start_read(visit);
+  for (Visit& visit : state_of(u).visits) start_read(visit);
 }
 
 void UnitStore::start_read(Visit& visit) {
@@ -162,14 +196,9 @@ at::Tensor UnitStore::resting_value(Visit& visit) {
 }
 
 void UnitStore::gather(int u, bool from_parts) {
-  State& state = *states_[static_cast<size_t>(u)];
-  if (state.gather_started) {
-    throw InternalError(
-        "unit \"{}\": found a gather of a unit that is not sharded, expected a release "
-        "before; report this as a bug",
-        unit(u).name);
-  }
-  state.gather_started = true;
+  State& state = from_parts ? require(u, "a gather from parts", {Residence::kInParts})
+                            : require(u, "a gather", {Residence::kSharded});
+  state.residence = Residence::kGathering;
   if (!from_parts) start_read(u);
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
@@ -193,7 +222,7 @@ void UnitStore::gather(int u, bool from_parts) {
 }
 
 void UnitStore::refresh(int u) {
-  State& state = *states_[static_cast<size_t>(u)];
+  State& state = require(u, "a refresh", {Residence::kGathering, Residence::kGathered});
   wait_gather(u);
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
@@ -204,7 +233,7 @@ void UnitStore::refresh(int u) {
     start_gather(visit, segment);
     visit.filled = StreamMark::now(options_.device);
   }
-  state.gathered = false;
+  state.residence = Residence::kGathering;
 }
 
 void UnitStore::start_gather(Visit& visit, const Segment& segment) {
@@ -227,14 +256,8 @@ void UnitStore::start_gather(Visit& visit, const Segment& segment) {
 }
 
 void UnitStore::wait_gather(int u) {
-  State& state = *states_[static_cast<size_t>(u)];
-  if (state.gathered) return;
-  if (!state.gather_started) {
-    throw InternalError(
-        "unit \"{}\": found a wait without a gather, expected a gather before; report "
-        "this as a bug",
-        unit(u).name);
-  }
+  State& state = require(u, "a wait for a gather", {Residence::kGathering, Residence::kGathered});
+  if (state.residence == Residence::kGathered) return;
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
     visit.filled.hold_up_stream();
@@ -254,21 +277,21 @@ void UnitStore::wait_gather(int u) {
     }
   }
   attach_values(u);
-  state.gathered = true;
+  state.residence = Residence::kGathered;
 }
 
 void UnitStore::attach_values(int u) {
-  State& state = *states_[static_cast<size_t>(u)];
-  for (size_t s = 0; s < state.visits.size(); ++s) {
+  const std::vector<Visit>& visits = state_of(u).visits;
+  for (size_t s = 0; s < visits.size(); ++s) {
     for (const Extent& extent : unit(u).segments[s].extents) {
       extent.parameter->attach_value(
-          state.visits[s].slot.narrow(0, extent.begin, extent.parameter->stored_numel()));
+          visits[s].slot.narrow(0, extent.begin, extent.parameter->stored_numel()));
     }
   }
 }
 
 void UnitStore::release(int u, bool keep_part) {
-  State& state = *states_[static_cast<size_t>(u)];
+  State& state = require(u, "a release", {Residence::kGathering, Residence::kGathered});
   wait_gather(u);
   for (size_t s = 0; s < state.visits.size(); ++s) {
     Visit& visit = state.visits[s];
@@ -284,8 +307,7 @@ void UnitStore::release(int u, bool keep_part) {
     visit.read = at::Tensor();
     visit.slot = at::Tensor();
   }
-  state.gathered = false;
-  state.gather_started = false;
+  state.residence = keep_part ? Residence::kInParts : Residence::kSharded;
 }
 
 void UnitStore::with_stored(int u, int segment, const std::function<void(const at::Tensor&)>& use) {

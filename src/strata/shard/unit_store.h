@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "strata/comm/mesh.h"
 #include "strata/libtorch/side_stream.h"
 #include "strata/shard/home_file.h"
+#include "strata/shard/host_gradients.h"
 #include "strata/shard/slot_pool.h"
 #include "strata/shard/unit.h"
 
@@ -42,11 +44,26 @@ struct StoreOptions {
 // What the homes of one rank take up in a file.
 uint64_t parameter_file_bytes(const Partition& partition);
 
-// States of a unit: sharded (home only) -> gathering (slot taken, all-gather in flight) -> gathered
-// (slot whole, values attached) -> sharded, or resting in parts: this rank's part of the smaller
-// reshard group, from which the next gather starts. Gradients: none -> open (whole buffer attached,
-// being written by backward, over several micro-steps if reduce() waits that long) -> reducing
-// (reduce-scatter in flight) -> none.
+// Where the values of a unit are. From kSharded or kInParts round to one of the two again; a
+// refresh() goes back from kGathered to kGathering.
+enum class Residence {
+  kSharded,    // in the home only
+  kGathering,  // slot taken, all-gather in flight
+  kGathered,   // slot whole, values attached
+  kInParts,    // this rank's part of the smaller reshard group, from which the next gather starts
+};
+
+// Where its gradients are, whatever the values do: each state follows the one before, the first the
+// last.
+enum class Gradients {
+  kNone,      // in the home only
+  kOpen,      // whole buffer attached, written by backward, over several micro-steps if reduce()
+              // waits that long
+  kReducing,  // reduce-scatter in flight
+  kSumming,   // in the home; the sum over replicas in flight, where there are any
+};
+
+// Every call that is out of order by these states is an InternalError that names the unit.
 // Invariants: a shard group of one rank whose values need no conversion uses its home as the slot;
 // nothing is copied then.
 // Collective: gather(), refresh(), reduce(), settle_reduce() and with_stored(), in the same order
@@ -73,34 +90,33 @@ class UnitStore {
     return options_.homes_on_host && !options_.device.is_meta() ? at::kCPU : options_.device;
   }
   // What is on its way to homes in host memory has arrived. To be called before those are read.
-  void finish_transfers();
+  void finish_transfers() { host_gradients_.finish(); }
 
   // Starts to read homes that rest in a file, for the gather to come. Nothing where they do not.
   void start_read(int u);
   // Starts an all-gather into a slot, after the end of the read (started now if it was not).
-  // Requires: unit is sharded.
-  // `from_parts`: over the smaller group. Requires: released with `keep_part`.
+  // `from_parts`: over the smaller group. Requires: kSharded; with `from_parts` kInParts.
   void gather(int u, bool from_parts = false);
-  // Finishes the gather: afterwards the unit's parameters have values.
+  // Finishes the gather: afterwards the unit's parameters have values. Requires: kGathering, or
+  // kGathered, where it does nothing.
   void wait_gather(int u);
-  // Gives the slot back; values are gone.
+  // Finishes the gather and gives the slot back; values are gone. Requires: as wait_gather().
   // `keep_part`: this rank keeps its part of the smaller group. Requires: mesh().part.
   void release(int u, bool keep_part = false);
-  bool is_gathered(int u) const;
-  // Starts gathering the trained segments into the slot that the unit has. Requires: gathered;
-  // wait_gather() before values are read again.
+  // Finishes the gather and starts to gather the trained segments into the slot that the unit has;
+  // wait_gather() before values are read again. Requires: as wait_gather().
   void refresh(int u);
 
   // Attaches a whole gradient buffer to each trainable parameter of the unit, which stays until
-  // reduce(), be it in a later micro-step.
+  // reduce(), be it in a later micro-step. Requires: kNone.
   void open_gradients(int u, bool first_micro_step);
   bool has_open_gradients(int u) const;
   // Starts the reduction of the whole gradient into the homes, for the last micro-step over the
-  // replicas too: those behind the shard group, from settle_reduce() on.
+  // replicas too: those behind the shard group, from settle_reduce() on. Requires: kOpen.
   void reduce(int u, bool last_micro_step);
-  // Waits for the shard group; the sum over replicas is under way afterwards.
+  // Waits for the shard group; the sum over replicas is under way afterwards. Requires: kReducing.
   void settle_reduce(int u);
-  // Waits for all of it.
+  // Waits for all of it. Requires: kReducing or kSumming.
   void wait_reduce(int u);
 
   // Calls `use` with the whole segment in its storage type, for export: [>= segment.numel] in rank
@@ -110,6 +126,10 @@ class UnitStore {
  private:
   struct Visit;
   struct State;
+  State& state_of(int u) { return *states_[static_cast<size_t>(u)]; }
+  // The unit's state, which must be one of `expected`. `call`: what is asked of the unit.
+  State& require(int u, const char* call, std::initializer_list<Residence> expected);
+  State& require(int u, const char* call, std::initializer_list<Gradients> expected);
   // The element type of a gathered segment: the compute type, but codes are decoded where they are
   // used, not before, and buffers keep their own.
   at::ScalarType slot_type(const Segment& segment) const;
@@ -124,12 +144,8 @@ class UnitStore {
   void convert_on_device(const at::Tensor& own, const at::Tensor& resting) const;
   // Whether the whole gradient is the home's.
   bool has_own_gradients() const;
-  // A gradient for a home in host memory: starts its way there. The buffer goes back to the pool.
-  void send_to_host(const at::Tensor& home, at::Tensor buffer, bool overwrite);
-  // Pinned memory for a gradient that is added to a home in host memory.
-  at::Tensor staging_for(const at::Tensor& home);
-  // Adds the gradient that arrived there last to its home.
-  void add_arrived();
+  // Memory beside the homes, as large as the largest shard that trains.
+  at::Tensor make_staging() const;
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;
   void start_gather(Visit& visit, const Segment& segment);
@@ -152,21 +168,9 @@ class UnitStore {
   SlotPool read_pool_;  // buffers of direct reads
   std::unique_ptr<HomeFile> file_;
   std::vector<std::unique_ptr<State>> states_;
-  // Beside a GPU: casts and copies into slots, ahead of the blocks that compute; and gradients on
-  // their way to host memory.
+  // Beside a GPU: casts and copies into slots, ahead of the blocks that compute.
   SideStream gather_stream_;
-  SideStream host_stream_;
-  struct Leaving {
-    at::Tensor buffer;
-    StreamMark left;
-  };
-  std::vector<Leaving> leaving_;
-  at::Tensor staging_;  // as large as the largest shard that trains
-  struct Arriving {
-    at::Tensor home, staged;
-    StreamMark arrived;
-  };
-  std::optional<Arriving> arriving_;
+  HostGradients host_gradients_;  // of homes in host memory
 };
 
 }  // namespace strata::shard

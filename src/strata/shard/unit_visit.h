@@ -28,12 +28,11 @@ struct UnitStore::Visit {
 
 struct UnitStore::State {
   std::vector<Visit> visits;
-  bool gather_started = false;
-  bool gathered = false;
-  bool gradients_open = false;
+  Residence residence = Residence::kSharded;
+  Gradients gradients = Gradients::kNone;
+  // Of the gradients, while there are any.
   bool first_micro_step = true;
   bool last_micro_step = true;
-  bool reducing = false;
 };
 
 }  // namespace strata::shard

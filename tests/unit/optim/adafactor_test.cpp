@@ -18,7 +18,7 @@ namespace {
 class RoundingOtherwise final : public IdleGroup {
  public:
   explicit RoundingOtherwise(double factor) : factor_(factor) {}
-  Done all_reduce(at::Tensor tensor, comm::Reduction) override {
+  Done start_all_reduce(at::Tensor tensor, comm::Reduction) override {
     tensor.mul_(factor_);
     return done();
   }
@@ -34,7 +34,7 @@ class FirstCopy final : public IdleGroup {
  public:
   explicit FirstCopy(Wire& wire) : wire_(wire) {}
   int rank() const override { return 0; }
-  Done broadcast(at::Tensor tensor, int) override {
+  Done start_broadcast(at::Tensor tensor, int) override {
     wire_.push_back(tensor.clone());
     return done();
   }
@@ -46,7 +46,7 @@ class FirstCopy final : public IdleGroup {
 class SecondCopy final : public IdleGroup {
  public:
   explicit SecondCopy(Wire& wire) : wire_(wire) {}
-  Done broadcast(at::Tensor tensor, int) override {
+  Done start_broadcast(at::Tensor tensor, int) override {
     tensor.copy_(wire_.front());
     wire_.pop_front();
     return done();

@@ -34,7 +34,7 @@ TEST(Clip, FactorIsTorchs) {
 // What rank 1 of two copies sees, whose rank 0 says 9 to everything.
 class SecondCopy final : public IdleGroup {
  public:
-  std::unique_ptr<comm::Work> broadcast(at::Tensor tensor, int root) override {
+  std::unique_ptr<comm::Work> start_broadcast(at::Tensor tensor, int root) override {
     EXPECT_EQ(root, 0);
     tensor.fill_(9);
     return done();

@@ -14,13 +14,13 @@ class IdleGroup : public comm::Group {
   int rank() const override { return 1; }
   int size() const override { return 2; }
   comm::Transport transport() const override { return comm::Transport::kFake; }
-  Done all_gather(at::Tensor, at::Tensor) override { return done(); }
-  Done reduce_scatter(at::Tensor, at::Tensor) override { return done(); }
-  Done all_reduce(at::Tensor, comm::Reduction) override { return done(); }
-  Done broadcast(at::Tensor, int) override { return done(); }
-  void barrier() override {}
-  Done all_to_all(at::Tensor, at::Tensor) override { return done(); }
-  Done scatter(at::Tensor, at::Tensor, int) override { return done(); }
+  Done start_all_gather(at::Tensor, at::Tensor) override { return done(); }
+  Done start_reduce_scatter(at::Tensor, at::Tensor) override { return done(); }
+  Done start_all_reduce(at::Tensor, comm::Reduction) override { return done(); }
+  Done start_broadcast(at::Tensor, int) override { return done(); }
+  void meet() override {}
+  Done start_all_to_all(at::Tensor, at::Tensor) override { return done(); }
+  Done start_scatter(at::Tensor, at::Tensor, int) override { return done(); }
 
  protected:
   static Done done() {

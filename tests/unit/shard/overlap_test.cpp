@@ -37,27 +37,28 @@ class ToldGroup final : public comm::Group {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   comm::Transport transport() const override { return comm::Transport::kFake; }
-  std::unique_ptr<comm::Work> all_gather(at::Tensor out, at::Tensor in) override {
-    return group_->all_gather(out, in);
-  }
-  std::unique_ptr<comm::Work> reduce_scatter(at::Tensor out, at::Tensor in) override {
-    return told("scatter", group_->reduce_scatter(out, in));
-  }
-  std::unique_ptr<comm::Work> all_reduce(at::Tensor tensor, comm::Reduction op) override {
-    return told("sum", group_->all_reduce(tensor, op));
-  }
-  std::unique_ptr<comm::Work> all_to_all(at::Tensor out, at::Tensor in) override {
-    return group_->all_to_all(out, in);
-  }
-  std::unique_ptr<comm::Work> broadcast(at::Tensor tensor, int root) override {
-    return group_->broadcast(tensor, root);
-  }
-  std::unique_ptr<comm::Work> scatter(at::Tensor out, at::Tensor in, int root) override {
-    return group_->scatter(out, in, root);
-  }
-  void barrier() override { group_->barrier(); }
 
  private:
+  std::unique_ptr<comm::Work> start_all_gather(at::Tensor out, at::Tensor in) override {
+    return group_->all_gather(out, in);
+  }
+  std::unique_ptr<comm::Work> start_reduce_scatter(at::Tensor out, at::Tensor in) override {
+    return told("scatter", group_->reduce_scatter(out, in));
+  }
+  std::unique_ptr<comm::Work> start_all_reduce(at::Tensor tensor, comm::Reduction op) override {
+    return told("sum", group_->all_reduce(tensor, op));
+  }
+  std::unique_ptr<comm::Work> start_all_to_all(at::Tensor out, at::Tensor in) override {
+    return group_->all_to_all(out, in);
+  }
+  std::unique_ptr<comm::Work> start_broadcast(at::Tensor tensor, int root) override {
+    return group_->broadcast(tensor, root);
+  }
+  std::unique_ptr<comm::Work> start_scatter(at::Tensor out, at::Tensor in, int root) override {
+    return group_->scatter(out, in, root);
+  }
+  void meet() override { group_->barrier(); }
+
   std::unique_ptr<comm::Work> told(const std::string& what, std::unique_ptr<comm::Work> work) {
     const std::string name = what + " " + std::to_string(++number_);
     events_.push_back("begin " + name);

@@ -19,6 +19,7 @@ DecoderHeadOptions head_of(const GptNeoXConfig& c) {
 
 GptNeoXModel::GptNeoXModel(const GptNeoXConfig& config, at::ScalarType storage)
     : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
+                   .has_own_head = config.has_own_head,
                    .scores_documents = config.scores_documents,
                    .ignored_suffixes = {".attention.bias", ".attention.masked_bias",
                                         "rotary_emb.inv_freq"}},
@@ -29,28 +30,12 @@ GptNeoXModel::GptNeoXModel(const GptNeoXConfig& config, at::ScalarType storage)
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(std::make_unique<GptNeoXLayer>(config, i, storage, rope_));
   }
-  const bool is_tied =
-      config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
-  head_ = std::make_unique<DecoderHead>(head_of(config), storage,
-                                        is_tied ? embedding_->weight() : nullptr);
-}
-
-std::vector<Block*> GptNeoXModel::blocks() {
-  std::vector<Block*> chain{embedding_.get()};
-  for (const auto& layer : layers_) chain.push_back(layer.get());
-  chain.push_back(head_.get());
-  return chain;
+  head_ = std::make_unique<DecoderHead>(head_of(config), storage, tied_table());
 }
 
 void GptNeoXModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                                at::Generator generator) const {
-  if (parameter.name().ends_with(".bias")) {
-    full.zero_();
-  } else if (parameter.shape().size() == 1) {
-    full.fill_(1.0);
-  } else {
-    full.normal_(0.0, config_.initializer_range, std::move(generator));
-  }
+  init_as_decoder(parameter, std::move(full), config_.initializer_range, std::move(generator));
 }
 
 }  // namespace strata::models

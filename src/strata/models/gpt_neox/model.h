@@ -17,7 +17,7 @@ class GptNeoXModel final : public TiedDecoder {
  public:
   GptNeoXModel(const GptNeoXConfig& config, at::ScalarType storage);
 
-  std::vector<Block*> blocks() override;
+  std::vector<Block*> blocks() override { return chain_of(*embedding_, layers_, *head_); }
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return "GPTNeoXLayer"; }
   std::string architecture() const override { return "GPTNeoXForCausalLM"; }

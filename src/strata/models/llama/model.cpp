@@ -5,22 +5,28 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
-#include "strata/hf/adapter_files.h"
-#include "strata/hf/model_folder.h"
-#include "strata/models/reward_head.h"
-#include "strata/models/weight_check.h"
 
 namespace strata::models {
 namespace {
 
-constexpr const char* kEmbeddingWeight = "model.embed_tokens.weight";
-constexpr const char* kHeadWeight = "lm_head.weight";
+TiedDecoder::Options tie_of(const LlamaConfig& c) {
+  std::vector<std::string> ignored_layers;
+  for (int64_t i = 0; i < c.num_ignored_layers; ++i) {
+    ignored_layers.push_back(fmt::format("model.layers.{}.", c.num_hidden_layers + i));
+  }
+  return {.tie_word_embeddings = c.tie_word_embeddings,
+          .has_own_head = c.has_own_head,
+          .scores_documents = c.scores_documents,
+          .ignored_suffixes = {"rotary_emb.inv_freq"},
+          .ignored_prefixes = std::move(ignored_layers)};
+}
 
 }  // namespace
 
 LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage,
                        const MakeDecoderLayer& make_layer)
-    : config_(config),
+    : TiedDecoder(tie_of(config), storage),
+      config_(config),
       storage_(storage),
       rope_(config.rope),
       embedding_(std::make_unique<LlamaEmbedding>(config, storage)) {
@@ -28,16 +34,7 @@ LlamaModel::LlamaModel(const LlamaConfig& config, at::ScalarType storage,
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(make_layer(config, i, storage, rope_of(i)));
   }
-  const bool is_tied =
-      config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
-  head_ = std::make_unique<LlamaHead>(config, storage, is_tied ? embedding_->weight() : nullptr);
-}
-
-std::vector<Block*> LlamaModel::blocks() {
-  std::vector<Block*> chain{embedding_.get()};
-  for (const auto& layer : layers_) chain.push_back(layer.get());
-  chain.push_back(head_.get());
-  return chain;
+  head_ = std::make_unique<LlamaHead>(config, storage, tied_table());
 }
 
 nn::Rope& LlamaModel::rope_of(int64_t i) {
@@ -67,53 +64,6 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
   virtual_tokens_ = std::move(tokens);
 }
 
-bool LlamaModel::is_tied() const {
-  return head_->lm_head().shared_weight() == embedding_->weight();
-}
-
-void LlamaModel::untie() {
-  head_->lm_head().set_weight(untied_copy(kHeadWeight, *embedding_->weight(), storage_));
-}
-
-void LlamaModel::describe_tie(Json& config) const {
-  if (!is_tied() && !config_.scores_documents) config["tie_word_embeddings"] = false;
-}
-
-bool LlamaModel::follow_tie(const hf::ModelFolder& folder) {
-  const hf::TensorInfo* embedding = folder.find(kEmbeddingWeight);
-  const hf::TensorInfo* head = folder.find(kHeadWeight);
-  if (!is_tied() || embedding == nullptr || head == nullptr ||
-      same_values(folder, *embedding, *head)) {
-    return false;
-  }
-  untie();
-  return true;
-}
-
-WeightSources LlamaModel::check_weights(const hf::ModelFolder& folder) {
-  follow_tie(folder);
-  const bool holds_both =
-      !is_tied() && folder.find(kEmbeddingWeight) != nullptr && folder.find(kHeadWeight) != nullptr;
-  const bool starts_head = config_.scores_documents && lacks_reward_head(folder);
-  std::vector<ExpectedWeight> expected;
-  for (const nn::Parameter* parameter : parameters()) {
-    if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;
-    if (starts_head && parameter->name() == kRewardWeight) continue;
-    expected.push_back({parameter, {parameter->name()}});
-    if (!config_.tie_word_embeddings || holds_both) continue;
-    // The file of a tied model may hold either name.
-    if (parameter->name() == kEmbeddingWeight) expected.back().names.push_back(kHeadWeight);
-    if (parameter->name() == kHeadWeight) expected.back().names.push_back(kEmbeddingWeight);
-  }
-  std::vector<std::string> ignored{"rotary_emb.inv_freq"};
-  if (starts_head) ignored.push_back(kHeadWeight);
-  std::vector<std::string> ignored_layers;
-  for (int64_t i = 0; i < config_.num_ignored_layers; ++i) {
-    ignored_layers.push_back(fmt::format("model.layers.{}.", config_.num_hidden_layers + i));
-  }
-  return match_weights(folder, expected, ignored, ignored_layers);
-}
-
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                              at::Generator generator) const {
   const std::string& name = parameter.name();
@@ -124,16 +74,10 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
     full.fill_(config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0);
   } else {
     full.normal_(0.0, config_.initializer_range, std::move(generator));
-    if (parameter.name() == kEmbeddingWeight && config_.pad_token_id.has_value()) {
+    if (&parameter == table().get() && config_.pad_token_id.has_value()) {
       full.select(0, *config_.pad_token_id).zero_();
     }
   }
-}
-
-bool LlamaModel::untie(const std::string& name) {
-  if (!is_tied() || (name != kEmbeddingWeight && name != kHeadWeight)) return false;
-  untie();
-  return true;
 }
 
 }  // namespace strata::models

@@ -1,5 +1,5 @@
-// A Llama model for next-token prediction: the chain of its blocks. Owns: blocks, the tie between
-// embedding and output layer, weight names and initial values. Never: memory of weights.
+// A Llama model for next-token prediction: the chain of its blocks. Owns: blocks, initial values.
+// Never: memory of weights; ties and names of weights (tied_decoder.h).
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "strata/models/llama/blocks.h"
-#include "strata/models/model.h"
+#include "strata/models/tied_decoder.h"
 #include "strata/nn/attention/rope.h"
 
 namespace strata::models {
@@ -23,16 +23,15 @@ std::unique_ptr<DecoderLayer> make_decoder_layer(const LlamaConfig& config, int6
   return std::make_unique<Layer>(config, index, storage, rope);
 }
 
-class LlamaModel final : public Model {
+class LlamaModel final : public TiedDecoder {
  public:
   LlamaModel(const LlamaConfig& config, at::ScalarType storage,
              const MakeDecoderLayer& make_layer = make_decoder_layer<LlamaDecoderLayer>);
 
-  std::vector<Block*> blocks() override;
+  std::vector<Block*> blocks() override { return chain_of(*embedding_, layers_, *head_); }
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return config_.layer_class; }
   std::string architecture() const override { return config_.architecture; }
-  WeightSources check_weights(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
   std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
@@ -54,27 +53,19 @@ class LlamaModel final : public Model {
   std::optional<HeadCounts> head_counts() const override {
     return HeadCounts{config_.num_attention_heads, config_.num_key_value_heads};
   }
-  void describe_tie(Json& config) const override;
-  bool follow_tie(const hf::ModelFolder& folder) override;
-  bool is_called_tied() const override {
-    return config_.tie_word_embeddings && !config_.scores_documents;
-  }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override { return config_.rope.reach(); }
   const LlamaConfig& config() const { return config_; }
 
  private:
-  bool is_tied() const;
-  // Gives the output layer a parameter "lm_head.weight" of its own.
-  void untie();
-  bool untie(const std::string& name) override;
-
-  LlamaConfig config_;
-  at::ScalarType storage_;
+  const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
+  nn::Linear& output_layer() const override { return head_->lm_head(); }
   // The rotation of layer i's heads.
   nn::Rope& rope_of(int64_t i);
 
+  LlamaConfig config_;
+  at::ScalarType storage_;
   nn::Rope rope_;
   std::optional<nn::Rope> local_rope_;
   std::unique_ptr<LlamaEmbedding> embedding_;

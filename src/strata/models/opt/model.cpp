@@ -33,25 +33,15 @@ size_t place_of(const nn::Parameter& parameter) {
 
 OptModel::OptModel(const OptConfig& config, at::ScalarType storage)
     : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
-                   .scores_documents = config.scores_documents,
-                   .ignored_suffixes = {}},
+                   .has_own_head = config.has_own_head,
+                   .scores_documents = config.scores_documents},
                   storage),
       config_(config),
       embedding_(std::make_unique<OptEmbedding>(config, storage)) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(std::make_unique<OptLayer>(config, i, storage));
   }
-  const bool is_tied =
-      config.tie_word_embeddings && !config.has_own_head && !config.scores_documents;
-  head_ = std::make_unique<DecoderHead>(head_of(config), storage,
-                                        is_tied ? embedding_->weight() : nullptr);
-}
-
-std::vector<Block*> OptModel::blocks() {
-  std::vector<Block*> chain{embedding_.get()};
-  for (const auto& layer : layers_) chain.push_back(layer.get());
-  chain.push_back(head_.get());
-  return chain;
+  head_ = std::make_unique<DecoderHead>(head_of(config), storage, tied_table());
 }
 
 void OptModel::order_as_reference(std::vector<nn::Parameter*>& list) const {
@@ -60,15 +50,9 @@ void OptModel::order_as_reference(std::vector<nn::Parameter*>& list) const {
 
 void OptModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                            at::Generator generator) const {
-  if (parameter.name().ends_with(".bias")) {
-    full.zero_();
-  } else if (parameter.shape().size() == 1) {
-    full.fill_(1.0);
-  } else {
-    full.normal_(0.0, config_.init_std, std::move(generator));
-    if (&parameter == table().get() && config_.pad_token_id) {
-      full.select(0, *config_.pad_token_id).zero_();
-    }
+  init_as_decoder(parameter, full, config_.init_std, std::move(generator));
+  if (&parameter == table().get() && config_.pad_token_id) {
+    full.select(0, *config_.pad_token_id).zero_();
   }
 }
 

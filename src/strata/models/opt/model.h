@@ -16,7 +16,7 @@ class OptModel final : public TiedDecoder {
  public:
   OptModel(const OptConfig& config, at::ScalarType storage);
 
-  std::vector<Block*> blocks() override;
+  std::vector<Block*> blocks() override { return chain_of(*embedding_, layers_, *head_); }
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return "OPTDecoderLayer"; }
   std::string architecture() const override { return "OPTForCausalLM"; }

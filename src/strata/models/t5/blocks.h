@@ -139,7 +139,6 @@ class T5Head final : public Block {
   // fp32 [rows, vocab].
   at::Tensor logits(const at::Tensor& x);
   nn::Linear& lm_head() { return lm_head_; }
-  const nn::Linear& lm_head() const { return lm_head_; }
 
  private:
   at::Tensor output_input(const at::Tensor& x, const nn::ForwardContext& context);

@@ -13,7 +13,6 @@ namespace strata::models {
 namespace {
 
 constexpr const char* kShared = "shared.weight";
-constexpr const char* kHeadWeight = "lm_head.weight";
 // Other names of the shared embedding, which older files hold beside it.
 constexpr const char* kEmbeddingNames[] = {"encoder.embed_tokens.weight",
                                            "decoder.embed_tokens.weight"};
@@ -33,8 +32,8 @@ void require_one_embedding(const hf::ModelFolder& folder) {
 }  // namespace
 
 T5Model::T5Model(const T5Config& config, at::ScalarType storage, bool is_untied)
-    : config_(config),
-      storage_(storage),
+    : TiedModel(storage),
+      config_(config),
       shared_(std::make_shared<nn::Parameter>(
           kShared, std::vector<int64_t>{config.vocab_size, config.d_model}, storage)) {
   T5DropoutPlaces places;
@@ -63,18 +62,6 @@ std::vector<Block*> T5Model::blocks() {
 }
 
 int T5Model::decoder_begin() const { return static_cast<int>(encoder_.size()) + 2; }
-
-void T5Model::untie() { head_->lm_head().set_weight(untied_copy(kHeadWeight, *shared_, storage_)); }
-
-bool T5Model::follow_tie(const hf::ModelFolder& folder) {
-  const hf::TensorInfo* shared = folder.find(kShared);
-  const hf::TensorInfo* head = folder.find(kHeadWeight);
-  if (!is_tied() || shared == nullptr || head == nullptr || same_values(folder, *shared, *head)) {
-    return false;
-  }
-  untie();
-  return true;
-}
 
 WeightSources T5Model::check_weights(const hf::ModelFolder& folder) {
   require_one_embedding(folder);
@@ -113,12 +100,6 @@ void T5Model::init_weight(const nn::Parameter& parameter, at::Tensor full,
   }
   if (name.ends_with(".wo.weight")) deviation = std::pow(static_cast<double>(config_.d_ff), -0.5);
   full.normal_(0.0, config_.initializer_factor * deviation, std::move(generator));
-}
-
-bool T5Model::untie(const std::string& name) {
-  if (!is_tied() || (name != kShared && name != kHeadWeight)) return false;
-  untie();
-  return true;
 }
 
 }  // namespace strata::models

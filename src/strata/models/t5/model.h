@@ -1,18 +1,18 @@
 // A T5 model for conditional generation: encoder, then decoder, as one chain of blocks. Owns:
-// blocks, the ties between embeddings and output layer, weight names and initial values. Never:
-// memory of weights.
+// blocks, weight names and initial values. Never: memory of weights; how the tie of embeddings and
+// output layer ends (tied_model.h).
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "strata/models/model.h"
 #include "strata/models/t5/blocks.h"
+#include "strata/models/tied_model.h"
 
 namespace strata::models {
 
-class T5Model final : public Model {
+class T5Model final : public TiedModel {
  public:
   // The output layer is tied to the embedding unless `is_untied`, or the file of the weights has
   // another matrix for it (check_weights()).
@@ -22,7 +22,6 @@ class T5Model final : public Model {
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
   std::string no_split_class() const override { return "T5Block"; }
   WeightSources check_weights(const hf::ModelFolder& folder) override;
-  bool follow_tie(const hf::ModelFolder& folder) override;
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
   std::vector<std::string> default_lora_targets() const override { return {"q", "v"}; }
@@ -44,13 +43,10 @@ class T5Model final : public Model {
   const T5Config& config() const { return config_; }
 
  private:
-  bool is_tied() const { return head_->lm_head().shared_weight() == shared_; }
-  // Gives the output layer a parameter "lm_head.weight" of its own.
-  void untie();
-  bool untie(const std::string& name) override;
+  const std::shared_ptr<nn::Parameter>& table() const override { return shared_; }
+  nn::Linear& output_layer() const override { return head_->lm_head(); }
 
   T5Config config_;
-  at::ScalarType storage_;
   std::shared_ptr<nn::Parameter> shared_;
   std::unique_ptr<T5Embedding> encoder_embedding_;
   std::vector<std::unique_ptr<T5Block>> encoder_;

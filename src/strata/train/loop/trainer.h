@@ -33,7 +33,8 @@ namespace strata::train {
 class StepProfile;
 
 struct Saving {
-  comm::Group& group;         // of all ranks, for the thread that saves, used by nothing else
+  // Of all ranks, for the thread that saves; others use it only when no save is being written.
+  comm::Group& group;
   bool writes_result = true;  // at the end, by somebody else
 };
 
