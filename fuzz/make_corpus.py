@@ -208,6 +208,14 @@ def make_text():
     put("template", "loops", b"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
     put("template", "cut_character", b"{% for a in range(9) %}{% endfor %}{%\xff")
     put("template", "recursion", b"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}")
+    put("template", "loop_kept", b"{% set ns = namespace(f=0) %}{% for a in [1, 2] %}{% for b in [1] recursive %}{{ big }}"
+        b"{% set ns.f = loop %}{% endfor %}{% endfor %}{{ ns.f([1, 2]) }}{{ ns.f.index }}")
+    deepened = b"{%% set ns = namespace(x=1) %%}{%% for i in range(99999) %%}{%% set ns.x = %s %%}{%% endfor %%}{{ ns.x%s }}"
+    put("template", "deep_list", deepened % (b"[ns.x]", b" == [ns.x]"))
+    put("template", "deep_dict", deepened % (b"{'a': ns.x}", b" | tojson"))
+    put("template", "deep_namespace", deepened % (b"namespace(x=ns.x)", b""))
+    put("template", "deep_method", deepened % (b"[ns.x].count", b".x"))
+    put("template", "deep_map", deepened % (b"[ns.x]", b" | map(*['map'] * 9999)"))
     put("template", "brackets", b"{{ " + b"(" * 5000 + b"1" + b")" * 5000 + b" }}")
     row = b'{"a": "x \\u00e9\\n", "m": [{"role": "user", "n": -1.5e3}]}'
     put("rows", "array", b"\0[" + row + b', {"c": true}]')

@@ -65,6 +65,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = hub.faults.pop(0) if hub.faults and self.command == "GET" and "/api/" not in path else None
         if fault == "busy":
             return self.reply(503)
+        if isinstance(fault, tuple):  # a status and its headers
+            return self.reply(fault[0], b"", fault[1])
         if path.startswith("/datasets/org/old-name/"):  # renamed: the path on the same host, and nothing of the file
             return self.reply(307, b"", [("Location", self.path.replace("old-name", "set"))])
         if path.startswith("/api/datasets/org/old-name/"):

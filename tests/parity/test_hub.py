@@ -1,13 +1,17 @@
 # Oracle: huggingface_hub, which must find what was downloaded in its own cache; a local server that
 # speaks the Hub's HTTP API and misbehaves.
+import email.utils
 import json
 import pathlib
+import resource
+import signal
 import subprocess
 import sys
 import threading
 import time
 
 import data_probe
+import pytest
 from hub_server import COMMIT, FILES, ROWS, environment_of, load, rows
 
 
@@ -89,6 +93,49 @@ def test_continues_after_a_killed_process(hub, tmp_path):
     ranges = [r for command, path, r, _ in hub.cdn.log if command == "GET"]
     assert ranges == [None, f"bytes={size // 2}-", f"bytes={size // 2 + (size - size // 2) // 2}-"]
     assert not list((tmp_path / "hub").rglob("*.incomplete"))
+
+
+def asked(server):
+    return [r for command, path, r, _ in server.log if command == "GET"]
+
+
+@pytest.mark.parametrize("status, advice", [(401, "HF_TOKEN"), (403, "HF_TOKEN"), (404, "check the name")])
+def test_a_refusal_is_not_tried_again(status, advice, hub, tmp_path):
+    hub.cdn.faults = [(status, [])] * 9
+    result = load(hub, tmp_path)
+    assert result.returncode == 1 and f"found status {status}" in result.stderr and advice in result.stderr, result.stderr
+    assert "tries" not in result.stderr and len(asked(hub.cdn)) == 1
+
+
+def test_a_full_disk_is_not_tried_again(hub, tmp_path):
+    """A limit on the size of files stands in for it. What came is continued."""
+    def limited():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+    result = data_probe.ask(tmp_path, [{"op": "load", "names": "org/set"}], env=environment_of(hub, tmp_path), preexec_fn=limited)
+    assert result.returncode == 1 and "file too large" in result.stderr and "tries" not in result.stderr, result.stderr
+    assert asked(hub.cdn) == [None]
+    assert rows(load(hub, tmp_path)) == ROWS
+    assert asked(hub.cdn)[1].startswith("bytes=")
+
+
+def test_a_host_that_is_not_there_is_not_tried_again(hub, tmp_path):
+    result = load(hub, tmp_path, HF_ENDPOINT="http://nowhere.invalid")
+    assert result.returncode == 1 and "nowhere.invalid" in result.stderr and "tries" not in result.stderr, result.stderr
+
+
+def test_a_busy_server_is_asked_when_it_says(hub, tmp_path):
+    in_seconds = [("Retry-After", "2")]
+    as_date = [("Retry-After", email.utils.formatdate(time.time() + 5, usegmt=True))]
+    hub.cdn.faults = [(429, in_seconds), (503, as_date)]
+    begin = time.time()
+    assert rows(load(hub, tmp_path)) == ROWS
+    assert 3.9 < time.time() - begin < 30 and len(asked(hub.cdn)) == 3
+    hub.cdn.faults = [(429, [("Retry-After", "3600")])] * 9
+    result = load(hub, tmp_path / "other")
+    assert result.returncode == 1 and "in 1 try (the last: the server is busy: status 429, come back in 3600 s)" in result.stderr, result.stderr
+    assert len(asked(hub.cdn)) == 4
 
 
 def test_throws_away_wrong_bytes(hub, tmp_path):

@@ -56,7 +56,8 @@ struct FileQueueOptions {
 
 // Invariants: every byte of a transfer has arrived when wait() returns; a short read or write is
 // continued, never taken for done. Memory given to read() and write() must stay in place until
-// wait() or drain().
+// wait() or drain(). After a request that the kernel did not take, read() and write() only throw;
+// what it took is still completed.
 // Threads: one caller.
 class FileQueue {
  public:

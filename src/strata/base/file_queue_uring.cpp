@@ -38,6 +38,12 @@ class UringQueue final : public FileQueue {
 
  protected:
   void start(const Block& block) override {
+    if (is_broken_) {
+      throw IoError(
+          "io_uring: found a request that the kernel did not take, so that the queue starts no "
+          "more; "
+          "check the kernel's log");
+    }
     while (free_.empty()) settle(complete());
     const unsigned slot = free_.back();
     free_.pop_back();
@@ -50,7 +56,14 @@ class UringQueue final : public FileQueue {
       io_uring_prep_read(entry, block.descriptor, block.data, size, block.offset);
     }
     io_uring_sqe_set_data64(entry, slot);
-    submit();
+    try {
+      submit();
+    } catch (...) {
+      // The entry stays in the ring: the next submission would send it, when its memory may be
+      // gone.
+      is_broken_ = true;
+      throw;
+    }
   }
 
   Completion complete() override {
@@ -96,6 +109,7 @@ class UringQueue final : public FileQueue {
   io_uring ring_;
   std::vector<Block> requests_;
   std::vector<unsigned> free_;
+  bool is_broken_ = false;  // a request was not taken; those that were are still completed
 };
 
 }  // namespace

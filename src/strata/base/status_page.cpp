@@ -12,13 +12,6 @@
 namespace strata {
 namespace {
 
-template <size_t size>
-void copy_text(char (&target)[size], std::string_view text) {
-  const size_t length = std::min(text.size(), size - 1);
-  std::memcpy(target, text.data(), length);
-  std::memset(target + length, 0, size - length);
-}
-
 StatusPage* map_page(int descriptor) {
   struct stat file {};
   if (descriptor < 0 || ::fstat(descriptor, &file) != 0 ||
@@ -31,6 +24,22 @@ StatusPage* map_page(int descriptor) {
 }
 
 }  // namespace
+
+// A word that a writer put there brings the writer's version with it (release, acquire).
+template <size_t kWords>
+void StatusText<kWords>::set(std::string_view text) {
+  uint64_t copy[kWords] = {};
+  std::memcpy(copy, text.data(), std::min(text.size(), sizeof(copy) - 1));
+  for (size_t i = 0; i < kWords; ++i) words[i].store(copy[i], std::memory_order_release);
+}
+
+template <size_t kWords>
+std::string StatusText<kWords>::get() const {
+  uint64_t copy[kWords];
+  for (size_t i = 0; i < kWords; ++i) copy[i] = words[i].load(std::memory_order_acquire);
+  const auto* text = reinterpret_cast<const char*>(copy);
+  return {text, ::strnlen(text, sizeof(copy))};
+}
 
 int64_t monotonic_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
@@ -47,9 +56,9 @@ StatusReading read_status(const StatusPage& page) {
     reading.process = page.process.load(std::memory_order_acquire);
     reading.step = page.step.load(std::memory_order_relaxed);
     reading.number = page.number.load(std::memory_order_relaxed);
-    reading.phase.assign(page.phase, ::strnlen(page.phase, sizeof(page.phase)));
-    reading.collective.assign(page.collective, ::strnlen(page.collective, sizeof(page.collective)));
-    reading.group.assign(page.group, ::strnlen(page.group, sizeof(page.group)));
+    reading.phase = page.phase.get();
+    reading.collective = page.collective.get();
+    reading.group = page.group.get();
     const int64_t since = page.waiting_since_ms.load(std::memory_order_acquire);
     reading.waiting_ms = since == 0 ? 0 : std::max<int64_t>(monotonic_ms() - since, 1);
     // A text that is still being written after so many looks: its rank stopped right there.
@@ -76,7 +85,7 @@ Status::~Status() {
 
 void Status::set_phase(std::string_view phase) {
   page_->version.fetch_add(1, std::memory_order_acq_rel);
-  copy_text(page_->phase, phase);
+  page_->phase.set(phase);
   page_->version.fetch_add(1, std::memory_order_release);
 }
 
@@ -84,8 +93,8 @@ Status::Waiting::Waiting(Status& status, std::string_view collective, std::strin
                          uint64_t number)
     : page_(*status.page_) {
   page_.version.fetch_add(1, std::memory_order_acq_rel);
-  copy_text(page_.collective, collective);
-  copy_text(page_.group, group);
+  page_.collective.set(collective);
+  page_.group.set(group);
   page_.number.store(number, std::memory_order_relaxed);
   page_.version.fetch_add(1, std::memory_order_release);
   page_.waiting_since_ms.store(monotonic_ms(), std::memory_order_release);

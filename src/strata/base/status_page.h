@@ -10,7 +10,17 @@
 
 namespace strata {
 
-// Threads: one rank's threads write, another process reads at any time.
+// A text of up to 8 * kWords - 1 bytes, in words that another process may read while they change.
+template <size_t kWords>
+struct StatusText {
+  std::atomic<uint64_t> words[kWords];
+
+  void set(std::string_view text);
+  std::string get() const;
+};
+
+// Threads: of the rank one at a time writes (two would make `version` even between them), another
+// process reads at any time.
 struct StatusPage {
   std::atomic<int32_t> process;           // of the rank, once it has taken the page; 0 before
   std::atomic<uint32_t> traces;           // threads that have written their stack
@@ -18,9 +28,9 @@ struct StatusPage {
   std::atomic<int64_t> waiting_since_ms;  // on the monotonic clock; 0: not waiting for other ranks
   std::atomic<uint64_t> number;           // of that collective in its group, from 1
   std::atomic<uint32_t> version;          // odd while the texts below change
-  char phase[48];
-  char collective[24];
-  char group[24];
+  StatusText<6> phase;
+  StatusText<3> collective;
+  StatusText<3> group;
 };
 
 // A moment of a page.
@@ -34,6 +44,7 @@ struct StatusReading {
 StatusReading read_status(const StatusPage& page);
 
 // The rank's side. Without a launcher that watches, a page that nobody reads.
+// Threads: one at a time, as of the page.
 class Status {
  public:
   Status();

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
 
 #include "strata/base/file_queue.h"
 
@@ -62,14 +63,25 @@ int WriteStream::finish() {
 
 void WriteStream::submit() {
   wait();
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
-  {
-    const std::lock_guard lock(mutex_);
-    job_ = &current();
+  if (has_thread()) {
+    {
+      const std::lock_guard lock(mutex_);
+      job_ = &current();
+    }
+    changed_.notify_all();
+    current_ = 1 - current_;
+  } else if (error_ == 0) {
+    error_ = write(current());
   }
-  changed_.notify_all();
-  current_ = 1 - current_;
   current().begin = current().end = 0;
+}
+
+bool WriteStream::has_thread() {
+  try {
+    if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
+  } catch (const std::system_error&) {  // no more threads; the next block may get one
+  }
+  return thread_.joinable();
 }
 
 int WriteStream::wait() {

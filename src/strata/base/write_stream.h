@@ -18,7 +18,8 @@ namespace strata {
 
 // Consecutive bytes make full blocks; a jump ends one early, which is right but slow.
 // Invariants: no byte is lost between put() and a finish() that answered 0.
-// Threads: one caller; `files` is called by one thread at a time.
+// Threads: one caller; `files` is called by one thread at a time. Where the system starts no more
+// threads, the caller's writes each block.
 // Memory: two blocks, from the first byte to the end.
 class WriteStream {
  public:
@@ -50,8 +51,11 @@ class WriteStream {
   };
 
   Block& current() { return blocks_[current_]; }
-  // Hands the current block to the thread, after the one before it, and starts the next at its end.
+  // Hands the current block to the thread, after the one before it, or writes it here where there
+  // is none; starts the next at its end.
   void submit();
+  // Starts it, if it does not run yet.
+  bool has_thread();
   int wait();
   void serve();
   int write(const Block& block);

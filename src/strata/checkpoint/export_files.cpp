@@ -121,7 +121,7 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
     map_pages(bytes);
     const auto written = written_.find(spec.name);
     if (written == written_.end() ||
-        written->second.checksum.text() != checksum(bytes.data(), bytes.size())) {
+        written->second.checksum.text_64() != checksum(bytes.data(), bytes.size())) {
       problem = "other values";
     } else if (zeros.refuses(spec.name, spec.shape, is_zero(bytes))) {
       problem = "only zeros";

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "strata/base/folder_update.h"
+#include "strata/base/xxh3.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/formats/safetensors.h"
@@ -94,7 +95,7 @@ class ExportFiles {
   // What was written of a tensor so far.
   struct Written {
     uint64_t size_bytes = 0;
-    Checksum checksum;
+    Xxh3 checksum;
   };
   std::unordered_map<std::string, Written> written_;
 };

@@ -1,17 +1,10 @@
 #include "strata/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <new>
-
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-// The widest instructions that the processor has; the library alone takes those that all have.
-#include <xxh_x86dispatch.h>
-#else
-#include <xxhash.h>
-#endif
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/xxh3.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -231,22 +224,9 @@ Manifest read_manifest(const std::filesystem::path& folder) {
 }
 
 std::string checksum(const void* data, size_t size_bytes) {
-  return fmt::format("{:016x}", XXH3_64bits(data, size_bytes));
-}
-
-void Checksum::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
-
-Checksum::Checksum() : state_(XXH3_createState()) {
-  if (!state_) throw std::bad_alloc();
-  XXH3_64bits_reset(state_.get());
-}
-
-void Checksum::update(std::span<const std::byte> bytes) {
-  XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
-}
-
-std::string Checksum::text() const {
-  return fmt::format("{:016x}", XXH3_64bits_digest(state_.get()));
+  Xxh3 hash;
+  hash.update({static_cast<const std::byte*>(data), size_bytes});
+  return hash.text_64();
 }
 
 }  // namespace strata::checkpoint

@@ -5,15 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "strata/base/json.h"
-
-struct XXH3_state_s;
 
 namespace strata::checkpoint {
 
@@ -66,19 +62,5 @@ void add_tensors(const Json& tensors, const std::string& subject, Manifest& mani
 
 // XXH3-64 as 16 hexadecimal digits.
 std::string checksum(const void* data, size_t size_bytes);
-
-// The same of bytes that come in parts.
-class Checksum {
- public:
-  Checksum();
-  void update(std::span<const std::byte> bytes);
-  std::string text() const;
-
- private:
-  struct Free {
-    void operator()(XXH3_state_s* state) const;
-  };
-  std::unique_ptr<XXH3_state_s, Free> state_;
-};
 
 }  // namespace strata::checkpoint

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "strata/base/file.h"
+#include "strata/base/xxh3.h"
 #include "strata/checkpoint/element_type.h"
 
 namespace strata::checkpoint {
@@ -73,7 +74,7 @@ std::string PieceFile::write_one(const Part& p) {
   const at::Tensor host = p.piece->data.cpu();
   const auto begin = static_cast<uint64_t>(p.offset) * host.element_size();
   const std::span<const std::byte> all = flat_bytes(host);
-  Checksum sum;
+  Xxh3 sum;
   size_t forgotten = 0;
   for (size_t done = 0; done < all.size();) {
     const auto some = all.subspan(done, std::min(all.size() - done, kCachedBytes));
@@ -87,7 +88,7 @@ std::string PieceFile::write_one(const Part& p) {
     forget_pages(all.subspan(forgotten, done - forgotten));
     forgotten = done - std::min<size_t>(done, kLargestPage);  // of its last page only a part
   }
-  return sum.text();
+  return sum.text_64();
 }
 
 }  // namespace strata::checkpoint

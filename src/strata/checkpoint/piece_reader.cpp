@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/xxh3.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -60,7 +61,7 @@ class PieceReader::Proof {
   void finish(PieceReader& reader) const {
     const PieceRecord& piece = *job_.piece;
     if (job_.is_proved) return;
-    if (const std::string found = sum_.text(); found != piece.checksum) {
+    if (const std::string found = sum_.text_64(); found != piece.checksum) {
       throw FormatError(
           "{}: found checksum {} for \"{}\", expected {}; the file is damaged, use another "
           "checkpoint",
@@ -71,7 +72,7 @@ class PieceReader::Proof {
 
  private:
   const Job& job_;
-  Checksum sum_;
+  Xxh3 sum_;
 };
 
 PieceReader::PieceReader(std::filesystem::path folder, const PieceReaderOptions& options)

@@ -135,7 +135,7 @@ int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& 
   const bool is_launched = sources.environment.contains(kLaunchFlagsVariable);
   if (ranks.rank == 0 && !is_launched) print_warnings(settings.warnings);
   Status status(ranks.status_descriptor);
-  launch::write_stacks_on_request(status.page(), ranks.stack_descriptor);
+  const launch::StacksOnRequest stacks(status.page(), ranks.stack_descriptor);
   train::Output output = terminal_output();
   output.status = &status;
   const train::RunResult result = with_sources(settings, [&] {

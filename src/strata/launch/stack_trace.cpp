@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -17,8 +18,18 @@ namespace {
 constexpr int kDeepest = 64;
 
 // A signal handler has no other way to its data.
-StatusPage* handler_page = nullptr;
+std::atomic<StatusPage*> handler_page = nullptr;  // null: nobody is to write
+std::atomic<int> handlers_running = 0;
 int handler_target = -1;
+static_assert(std::atomic<StatusPage*>::is_always_lock_free);
+
+void set_handler(void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(stack_trace_signal(), &action, nullptr);
+}
 
 void append(char*& end, const char* text) {
   while (*text != '\0') *end++ = *text++;
@@ -34,8 +45,7 @@ void append_number(char*& end, long number) {
   while (count > 0) *end++ = digits[--count];
 }
 
-void write_stack(int) {
-  const int saved_errno = errno;
+void write_stack() {
   char name[17] = {};
   ::prctl(PR_GET_NAME, name);
   char head[96];
@@ -49,23 +59,35 @@ void write_stack(int) {
   const int count = ::backtrace(frames, kDeepest);
   [[maybe_unused]] ssize_t ignored = ::write(handler_target, head, static_cast<size_t>(end - head));
   ::backtrace_symbols_fd(frames, count, handler_target);
-  handler_page->traces.fetch_add(1);
+}
+
+void answer(int) {
+  const int saved_errno = errno;
+  handlers_running.fetch_add(1);
+  if (StatusPage* page = handler_page.load()) {
+    write_stack();
+    page->traces.fetch_add(1);
+  }
+  handlers_running.fetch_sub(1);
   errno = saved_errno;
 }
 
 }  // namespace
 
-void write_stacks_on_request(StatusPage& page, int descriptor) {
-  if (descriptor < 0 || handler_page != nullptr) return;
+StacksOnRequest::StacksOnRequest(StatusPage& page, int descriptor) : is_asked_(descriptor >= 0) {
+  if (!is_asked_) return;
   void* frame = nullptr;
   ::backtrace(&frame, 1);
-  handler_page = &page;
   handler_target = descriptor;
-  struct sigaction action {};
-  action.sa_handler = write_stack;
-  action.sa_flags = SA_RESTART;
-  ::sigemptyset(&action.sa_mask);
-  ::sigaction(stack_trace_signal(), &action, nullptr);
+  handler_page.store(&page);
+  set_handler(answer);
+}
+
+StacksOnRequest::~StacksOnRequest() {
+  if (!is_asked_) return;
+  set_handler(SIG_IGN);
+  handler_page.store(nullptr);
+  while (handlers_running.load() > 0) ::usleep(1000);
 }
 
 }  // namespace strata::launch

@@ -6,8 +6,20 @@
 
 namespace strata::launch {
 
-// In a rank. From now on a thread that receives stack_trace_signal() writes its stack to the
-// descriptor and counts it in the page. Both must stay valid; the first call counts.
-void write_stacks_on_request(StatusPage& page, int descriptor);
+// In a rank: while it lives a thread that receives stack_trace_signal() writes its stack to the
+// descriptor (negative: nobody asks) and counts it in the page. Afterwards the signal is ignored,
+// for it may be on its way still.
+// Requires: page and descriptor outlive it; one at a time.
+// Threads: any may be in the handler; the end waits for these.
+class StacksOnRequest {
+ public:
+  StacksOnRequest(StatusPage& page, int descriptor);
+  ~StacksOnRequest();
+  StacksOnRequest(const StacksOnRequest&) = delete;
+  StacksOnRequest& operator=(const StacksOnRequest&) = delete;
+
+ private:
+  bool is_asked_;
+};
 
 }  // namespace strata::launch

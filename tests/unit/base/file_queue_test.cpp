@@ -2,15 +2,10 @@
 #include "strata/base/file_queue.h"
 
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -21,13 +16,16 @@
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
+#include "refused_calls.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 
 namespace strata {
 namespace {
 
+using strata::testing::holds_in_child;
 using strata::testing::message_of;
+using strata::testing::refuse_call;
 using strata::testing::TemporaryFolder;
 using ::testing::HasSubstr;
 using Backend = FileQueueOptions::Backend;
@@ -149,38 +147,41 @@ TEST(DirectFile, MoreThanTheDiskHoldsIsAnErrorAndLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder / "f"));
 }
 
-// A kernel, or a container's seccomp profile, that refuses io_uring.
-void refuse_io_uring(int error) {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-  const sock_fprog filter{4, program};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
-}
-
 TEST(FileQueue, ThreadsTakeOverWhereTheKernelRefusesIoUring) {
   for (const int error : {ENOSYS, EPERM}) {
     TemporaryFolder folder;
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      refuse_io_uring(error);
+    EXPECT_TRUE(holds_in_child([&] {
+      refuse_call(SYS_io_uring_setup, error);
       auto queue = FileQueue::open();
       DirectFile file(folder / "f", kDirectAlignment);
       Buffer buffer(kDirectAlignment, 5);
       queue->wait(queue->write(file, buffer.span(), 0));
-      const bool is_right =
-          std::string(queue->name()) == "threads" && read_file(file.path()) == buffer.text() &&
-          !message_of<IoError>([] { FileQueue::open({.backend = Backend::kIoUring}); }).empty();
-      ::_exit(is_right ? 0 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+      return std::string(queue->name()) == "threads" && read_file(file.path()) == buffer.text() &&
+             !message_of<IoError>([] { FileQueue::open({.backend = Backend::kIoUring}); }).empty();
+    }));
   }
+}
+
+// Regression: the request stayed in the ring and was sent with the next, when its memory was gone.
+TEST(FileQueue, ARequestThatTheKernelDidNotTakeIsNeverSent) {
+  if (std::string(FileQueue::open()->name()) != "io_uring") return;  // a kernel without it
+  TemporaryFolder folder;
+  EXPECT_TRUE(holds_in_child([&] {
+    auto queue = FileQueue::open();
+    DirectFile file(folder / "f", 8 * kDirectAlignment);
+    Buffer early(kDirectAlignment, 5), refused(kDirectAlignment, 6), late(kDirectAlignment, 7);
+    const auto ticket = queue->write(file, early.span(), 0);
+    refuse_call(SYS_io_uring_enter, ENOMEM, /*second_argument=*/1);  // that many requests at once
+    const auto start = [&](Buffer& buffer) {
+      return message_of<IoError>([&] { queue->write(file, buffer.span(), 4 * kDirectAlignment); });
+    };
+    const bool is_told = start(refused).find("cannot allocate memory") != std::string::npos &&
+                         start(late).find("starts no more") != std::string::npos;
+    queue->wait(ticket);  // what the kernel took is completed
+    queue.reset();
+    return is_told &&
+           read_file(file.path()) == early.text() + std::string(7 * kDirectAlignment, '\0');
+  }));
 }
 
 TEST(FileSystem, MemoryIsToldFromDisk) {

@@ -9,12 +9,15 @@
 
 #include "../checkpoint/crash_disk.h"
 #include "../temporary_folder.h"
+#include "refused_calls.h"
 #include "strata/base/descriptor.h"
 
 namespace strata {
 namespace {
 
 using strata::testing::CrashDisk;
+using strata::testing::holds_in_child;
+using strata::testing::refuse_call;
 using strata::testing::TemporaryFolder;
 
 constexpr size_t kBlock = size_t{4} << 20;
@@ -134,6 +137,26 @@ TEST(WriteStream, WhatIsRefusedAtTransferIsWrittenThroughThePageCache) {
     EXPECT_TRUE(read_file(folder / "f") == content) << from;
     EXPECT_EQ(files.num_direct(), from + 1) << "after a refusal it is not asked again";
   }
+}
+
+// Regression: std::system_error went through put(), which answers an errno.
+TEST(WriteStream, WritesInPlaceWhereNoThreadCanBeStarted) {
+  const TemporaryFolder folder;
+  const std::string content = noise(3 * kBlock + 4321);
+  EXPECT_TRUE(holds_in_child([&] {
+    refuse_call(SYS_clone, EAGAIN);
+    refuse_call(SYS_clone3, EAGAIN);
+    const auto parts = pieces_of(content.size(), 1'000'003);
+    return write_parts(real_file_system(), folder / "f", content, parts, true) == 0;
+  }));
+  EXPECT_TRUE(read_file(folder / "f") == content);
+  EXPECT_TRUE(holds_in_child([&] {
+    refuse_call(SYS_clone, EAGAIN);
+    refuse_call(SYS_clone3, EAGAIN);
+    CrashDisk files(folder.path());
+    files.break_at(2, CrashDisk::Fault::kError);  // create, reserve, the first block
+    return write_parts(files, folder / "g", content, {{0, content.size()}}, false) == EIO;
+  }));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -16,6 +17,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/status_page.h"
 #include "strata/launch/environment.h"
 
 namespace strata::launch {
@@ -286,12 +288,13 @@ struct StoppingCase {
 class Stopping : public SignalledSupervision, public ::testing::WithParamInterface<StoppingCase> {};
 
 TEST_P(Stopping, RanksThatSaveAreWaitedFor) {
-  // The page: the number of a process at byte 0, the phase at byte 36.
+  static_assert(offsetof(StatusPage, process) == 0);
+  const std::string phase_at = std::to_string(offsetof(StatusPage, phase));
   LaunchPlan plan = shell(
       "page() { dd of=/proc/self/fd/$STRATA_STATUS_FD bs=1 seek=$1 conv=notrunc 2>/dev/null; };"
       "printf '\\001\\000\\000\\000' | page 0; printf '" +
-          std::string(GetParam().phase) +
-          "' | page 36; trap 'sleep 2; exit 75' TERM; touch $FOLDER/ready$RANK;"
+          std::string(GetParam().phase) + "' | page " + phase_at +
+          "; trap 'sleep 2; exit 75' TERM; touch $FOLDER/ready$RANK;"
           "while :; do sleep 0.05; done",
       2);
   plan.hang_timeout = std::chrono::milliseconds(GetParam().hang_timeout_ms);

@@ -133,7 +133,7 @@ class StacksOfAProcess : public ::testing::Test {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::setpgid(0, 0);
     static Status status(watched_.status_descriptor());
-    write_stacks_on_request(status.page(), watched_.stack_descriptor());
+    static const StacksOnRequest stacks(status.page(), watched_.stack_descriptor());
     std::thread([] {
       sigset_t all;
       ::sigfillset(&all);
@@ -168,6 +168,25 @@ TEST_F(StacksOfAProcess, AStoppedOneIsExplained) {
 
 TEST_F(StacksOfAProcess, AStrangerIsLeftAlone) {
   EXPECT_EQ(watched_.stacks(::getpgrp()), "no process that shares its status\n");
+}
+
+// Regression: the handler stayed and wrote to the page, which was no longer mapped.
+TEST(StacksOnRequest, ALateRequestFindsNobody) {
+  const WatchedRank watched(0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    {
+      Status status(watched.status_descriptor());
+      const StacksOnRequest stacks(status.page(), watched.stack_descriptor());
+      ::raise(stack_trace_signal());
+      if (status.page().traces.load() != 1) ::_exit(1);
+    }
+    ::raise(stack_trace_signal());
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
 }  // namespace

@@ -108,5 +108,57 @@ TEST(ChatTemplate, HostileTemplatesEndInErrors) {
               HasSubstr("nested"));
 }
 
+// Regression: the scope around a loop went while a namespace still held the loop.
+TEST(ChatTemplate, ARecursiveLoopThatIsOverCanBeCalled) {
+  EXPECT_EQ(render("{% set ns = namespace(f=0) %}{% for a in [1, 2] %}{% for b in [1] recursive %}"
+                   "<{{ b }}{{ loop.depth }}{{ big }}>{% set ns.f = loop %}{% endfor %}{% endfor %}"
+                   "{{ ns.f([1, 2]) }}"),
+            "<11><11><12><22>");
+  EXPECT_EQ(render("{% set ns = namespace(f=0) %}{% macro m(x) %}{% for b in [1] recursive %}"
+                   "<{{ x }}{{ b }}>{% set ns.f = loop %}{% endfor %}{% endmacro %}"
+                   "{{ m(7) }}{{ m(8) }}{{ ns.f([1, 2]) }}"),
+            "<71><81><81><82>");
+  const std::string kept =
+      "{% set ns = namespace(f=0) %}{% for a in [1] %}{% for b in [1] %}{% set ns.f = loop %}"
+      "{% endfor %}{% endfor %}";
+  EXPECT_THAT(error_of(kept + "{{ ns.f([1]) }}"), HasSubstr("the loop is not marked recursive"));
+  EXPECT_THAT(error_of(kept + "{{ ns.f.index }}"), HasSubstr("the loop is over"));
+}
+
+// `step` 200000 times, which makes what ns.x holds as many levels deep.
+std::string deepened(const std::string& step) {
+  return "{% set ns = namespace(x=[1]) %}{% for j in range(4) %}{% for i in range(50000) %}" +
+         step + "{% endfor %}{% endfor %}";
+}
+
+// Regression: values were destroyed by recursion, deeper than the stack.
+TEST(ChatTemplate, DeepValuesGoWithoutRecursion) {
+  for (const char* value : {"[ns.x]", "(ns.x,)", "{'a': ns.x}", "namespace(x=ns.x)", "cycler(ns.x)",
+                            "[ns.x.count]", "dict(a=ns.x)"}) {
+    const std::string source = deepened("{% set ns.x = " + std::string(value) + " %}");
+    EXPECT_EQ(render(source + "end"), "end") << value;
+    EXPECT_EQ(render(source + "{% set ns.x = 1 %}end"), "end") << value;
+  }
+  // From the first to the last, so that none knows how deep it is.
+  const std::string chain =
+      "{% set ns = namespace() %}{% set ns.x = namespace() %}{% set ns.y = ns.x %}"
+      "{% for i in range(100000) %}{% set n = namespace() %}{% set k = ns.y %}{% set k.x = n %}"
+      "{% set ns.y = n %}{% endfor %}";
+  EXPECT_EQ(render(chain + "end"), "end");
+  EXPECT_EQ(render(chain + "{% set ns.x = 1 %}end"), "end");
+}
+
+TEST(ChatTemplate, DeepValuesAreNotReadByRecursion) {
+  const std::string deep = deepened("{% set ns.x = [ns.x] %}");
+  for (const char* use :
+       {"ns.x", "ns.x|tojson", "ns.x == [ns.x]", "[ns.x, [ns.x]]|sort", "[ns.x, [ns.x]]|unique",
+        "[ns.x]|max == ns.x", "ns.x in [[ns.x]]", "ns.x|string", "'%s' % ns.x", "'{}'.format(ns.x)",
+        "{'a': ns.x}|xmlattr"}) {
+    EXPECT_THAT(error_of(deep + "{{ " + use + " }}"), HasSubstr("too deeply")) << use;
+  }
+  EXPECT_THAT(error_of(deep + "{{ ns.x|map(*['map'] * 1000) }}"), HasSubstr("recursion"));
+  EXPECT_EQ(render(deep + "{{ ns.x|length }}{{ ns.x is sequence }}"), "1True");
+}
+
 }  // namespace
 }  // namespace strata::text

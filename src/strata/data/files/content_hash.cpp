@@ -4,38 +4,29 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <optional>
-
-#include <fmt/format.h>
-#include <xxhash.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
+#include "strata/base/xxh3.h"
 
 namespace strata::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string digits(XXH128_hash_t hash) {
-  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
-}
-
 // In steps, whose pages do not stay in memory.
 std::string hash_content(const fs::path& path) {
-  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
-                                                                              XXH3_freeState);
-  XXH3_128bits_reset(state.get());
+  Xxh3 hash;
   const MappedFile file(path);
   constexpr size_t kStep = size_t{1} << 24;
   for (auto rest = file.data(); !rest.empty(); rest = rest.subspan(std::min(kStep, rest.size()))) {
     const auto step = rest.first(std::min(kStep, rest.size()));
-    XXH3_128bits_update(state.get(), step.data(), step.size());
+    hash.update(step);
     if (file.data().size() > kStep) forget_pages(step);
   }
-  return digits(XXH3_128bits_digest(state.get()));
+  return hash.text_128();
 }
 
 int64_t nanoseconds(const timespec& time) {
@@ -85,8 +76,9 @@ std::string content_hash(const fs::path& path, const HashMemory& memory) {
   const fs::path whole = fs::canonical(path, ignored);
   const auto seen = memory.folder.empty() || ignored ? std::nullopt : look_at(whole);
   if (!seen || seen->at("size").get<uint64_t>() < memory.smallest) return hash_content(path);
-  const std::string name = whole.string();
-  const fs::path note = memory.folder / (digits(XXH3_128bits(name.data(), name.size())) + ".hash");
+  Xxh3 name;
+  name.update(whole.string());
+  const fs::path note = memory.folder / (name.text_128() + ".hash");
   if (auto known = recall(note, *seen)) return *known;
   const std::string hash = hash_content(path);
   if (look_at(whole) == seen && is_settled(*seen)) {

@@ -63,6 +63,7 @@ void inflate_gzip(const MappedFile& file, const Take& take) {
 void inflate_zstd(const MappedFile& file, const Take& take) {
   const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
                                                                         ZSTD_freeDStream);
+  if (!stream) throw OutOfMemoryError("zstd: found no memory");
   ZSTD_inBuffer in{file.data().data(), file.data().size(), 0};
   std::string room(kStep, '\0');
   size_t code = 1, forgotten = 0;

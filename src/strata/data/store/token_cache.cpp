@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <span>
 #include <system_error>
-
-#include <xxhash.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/file_lock.h"
+#include "strata/base/xxh3.h"
 #include "strata/text/templates/template_marks.h"
 
 namespace strata::data {
@@ -24,23 +24,15 @@ namespace fs = std::filesystem;
 // A hash of fields: each is hashed with its length, so that neighbours cannot run together.
 class KeyHash {
  public:
-  KeyHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_); }
-  ~KeyHash() { XXH3_freeState(state_); }
-  KeyHash(const KeyHash&) = delete;
-  KeyHash& operator=(const KeyHash&) = delete;
-
   void add(std::string_view bytes) {
     const uint64_t size = bytes.size();
-    XXH3_128bits_update(state_, &size, sizeof size);
-    XXH3_128bits_update(state_, bytes.data(), bytes.size());
+    hash_.update(std::as_bytes(std::span(&size, 1)));
+    hash_.update(bytes);
   }
-  std::string text() const {
-    const XXH128_hash_t hash = XXH3_128bits_digest(state_);
-    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
-  }
+  std::string text() const { return hash_.text_128(); }
 
  private:
-  XXH3_state_t* state_;
+  Xxh3 hash_;
 };
 
 // The linker's id of this program: another build may tokenize differently.

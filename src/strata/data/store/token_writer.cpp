@@ -1,13 +1,13 @@
 #include "strata/data/store/token_writer.h"
 
 #include <cstring>
-#include <memory>
 
 #include <xxhash.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
+#include "strata/base/xxh3.h"
 
 namespace strata::data {
 namespace {
@@ -86,16 +86,14 @@ void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
       to_json(stats).dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   header_.note_bytes = note.size();
   try {
-    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(),
-                                                                               XXH3_freeState);
-    XXH3_64bits_reset(hash.get());
+    Xxh3 hash;
     const auto take = [&](std::span<const std::byte> part) {
       file_.add(part);
-      XXH3_64bits_update(hash.get(), part.data(), part.size());
+      hash.update(part);
     };
     for (auto* column : {&row_ends_, &document_ends_, &checksums_, &lengths_}) column->drain(take);
     take(std::as_bytes(std::span<const char>(note)));
-    header_.checksum = XXH3_64bits_digest(hash.get());
+    header_.checksum = hash.digest_64();
     file_.overwrite(0, std::as_bytes(one(header_)));
     if (syncs) file_.sync();
   } catch (const IoError&) {

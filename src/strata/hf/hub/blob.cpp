@@ -17,6 +17,7 @@ BlobChecksum::BlobChecksum(const std::string& etag, int64_t size)
   const bool is_large = etag.size() == 64;
   if (!is_large && etag.size() != 40) return;
   if (etag.find_first_not_of("0123456789abcdef") != std::string::npos) return;
+  if (!context_) throw OutOfMemoryError("openssl: found no memory");
   known_ = true;
   EVP_DigestInit_ex(context_.get(), is_large ? EVP_sha256() : EVP_sha1(), nullptr);
   if (!is_large) add(fmt::format("blob {}", size) + '\0');

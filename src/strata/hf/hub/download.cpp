@@ -1,5 +1,7 @@
 #include "strata/hf/hub/download.h"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
@@ -7,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/file_lock.h"
@@ -58,6 +61,10 @@ bool is_safe_path(const std::string& path) {
   return true;
 }
 
+// A server that wants to be left alone for longer is not waited for; the Hub counts requests over
+// five minutes.
+constexpr std::chrono::seconds kLongestWait{300};
+
 struct RemoteFile {
   std::string etag;
   int64_t size = 0;  // 0: not said
@@ -100,23 +107,37 @@ class Downloader {
   }
 
  private:
-  // Repeats `attempt` while it returns false (busy) or throws IoError.
-  void retry(const std::string& url, const std::function<bool()>& attempt) const {
-    std::string cause = "the server is busy";
-    for (int i = 0; i < options_.tries; ++i) {
-      if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200) * (1 << i));
+  // Repeats `attempt` while it throws TransientError.
+  void retry(const std::string& url, const std::function<void()>& attempt) const {
+    std::string cause;
+    std::chrono::milliseconds pause(400);
+    int tried = 0;
+    while (true) {
+      std::chrono::seconds wait{};
       try {
-        if (attempt()) return;
-      } catch (const IoError& error) {
+        return attempt();
+      } catch (const TransientError& error) {
         cause = error.what();
-        // Without a network no patience helps.
-        if (cause.find("resolve host") != std::string::npos) throw;
+        wait = error.wait();
       }
+      if (++tried >= options_.tries || wait > kLongestWait) break;
+      std::this_thread::sleep_for(std::max<std::chrono::milliseconds>(pause, wait));
+      pause *= 2;
     }
     throw IoError(
-        "{}: found no whole answer in {} tries (the last: {}), expected the file; try "
-        "again later, what came is kept",
-        url, options_.tries, cause);
+        "{}: found no whole answer in {} (the last: {}), expected the file; try again later, what "
+        "came is kept",
+        url, counted(tried, "try", "tries"), cause);
+  }
+
+  // A server that is busy is asked again, when it says so.
+  static void require_answer(const HttpResponse& answer) {
+    if (answer.status != 429 && answer.status < 500) return;
+    const int64_t seconds = answer.retry_after.count();
+    throw TransientError(
+        fmt::format("the server is busy: status {}{}", answer.status,
+                    seconds > 0 ? fmt::format(", come back in {} s", seconds) : ""),
+        answer.retry_after);
   }
 
   [[noreturn]] void refuse(const std::string& url, int status) const {
@@ -132,8 +153,6 @@ class Downloader {
     return it == answer.headers.end() ? std::string() : it->second;
   }
 
-  static bool is_busy(int status) { return status == 429 || status >= 500; }
-
   Json read_info() const {
     const std::string url =
         fmt::format("{}/api/{}{}/revision/{}", endpoint_, kind_.empty() ? "models/" : kind_,
@@ -143,15 +162,14 @@ class Downloader {
     retry(url, [&] {
       text.clear();
       HttpClient client;
-      status = client
-                   .send({.url = url,
-                          .token = token_,
-                          .body =
-                              [&](const HttpResponse&, std::span<const char> bytes) {
-                                text.append(bytes.data(), bytes.size());
-                              }})
-                   .status;
-      return !is_busy(status);
+      const HttpResponse answer =
+          client.send({.url = url,
+                       .token = token_,
+                       .body = [&](const HttpResponse&, std::span<const char> bytes) {
+                         text.append(bytes.data(), bytes.size());
+                       }});
+      require_answer(answer);
+      status = answer.status;
     });
     if (status != 200) refuse(url, status);
     const Json info = parse_json(text, url);
@@ -186,6 +204,7 @@ class Downloader {
     int status = 0;
     retry(url, [&] {
       const HttpResponse answer = ask_for_headers(url);
+      require_answer(answer);
       status = answer.status;
       remote.etag = header_of(answer, "x-linked-etag");
       if (remote.etag.empty()) remote.etag = header_of(answer, "etag");
@@ -194,7 +213,6 @@ class Downloader {
       std::string size = header_of(answer, "x-linked-size");
       if (size.empty() && status == 200) size = header_of(answer, "content-length");
       remote.size = std::strtoll(size.c_str(), nullptr, 10);
-      return !is_busy(status);
     });
     if (status != 200 && status / 100 != 3) refuse(url, status);
     if (is_safe_path(remote.etag) && remote.etag.find('/') == std::string::npos) return remote;
@@ -218,13 +236,13 @@ class Downloader {
   void download(const std::string& url, const std::string& name, const RemoteFile& remote,
                 const fs::path& blob) const {
     const fs::path part = blob.string() + ".incomplete";
-    retry(url, [&] { return transfer(url, name, remote, part); });
+    retry(url, [&] { transfer(url, name, remote, part); });
     fsync_path(part);
     fs::rename(part, blob);
   }
 
-  // One attempt. False: the server is busy. A file with other bytes than announced is thrown away.
-  bool transfer(const std::string& url, const std::string& name, const RemoteFile& remote,
+  // One attempt. A file with other bytes than announced is thrown away.
+  void transfer(const std::string& url, const std::string& name, const RemoteFile& remote,
                 const fs::path& part) const {
     IncompleteFile file(part);
     if (remote.size > 0 && file.size() > remote.size) file.clear();
@@ -242,22 +260,24 @@ class Downloader {
                          file.append(bytes);
                          if (options_.progress) options_.progress(name, file.size(), remote.size);
                        }});
-      if (is_busy(response.status)) return false;
+      require_answer(response);
       if (response.status == 416) {
         file.clear();
-        throw IoError("{}: found a range that the server does not have", url);
+        throw TransientError(url + ": found a range that the server does not have");
       }
       if (response.status != 200 && response.status != 206) refuse(url, response.status);
     }
     if (remote.size > 0 && file.size() != remote.size) {
-      throw IoError("{}: found {} bytes, expected {}", url, file.size(), remote.size);
+      throw TransientError(
+          fmt::format("{}: found {} bytes, expected {}", url, file.size(), remote.size));
     }
     const MappedFile content(part);
     BlobChecksum checksum(remote.etag, file.size());
     checksum.add({reinterpret_cast<const char*>(content.data().data()), content.data().size()});
-    if (checksum.fits()) return true;
+    if (checksum.fits()) return;
     file.clear();
-    throw IoError("{}: found bytes with another checksum than {}", url, remote.etag);
+    throw TransientError(
+        fmt::format("{}: found bytes with another checksum than {}", url, remote.etag));
   }
 
   static void link_blob(const fs::path& blob, const fs::path& link) {

@@ -30,8 +30,9 @@ bool is_offline();
 // The snapshot's folder with the wanted files in it, after downloading what is missing.
 // HF_ENDPOINT (default https://huggingface.co) is the server, HF_TOKEN or HF_HOME/token the
 // authorization, which no other host gets to see. A broken download is continued where it ended; a
-// file gets its name only when its bytes have the hash that the server announced. Busy servers and
-// broken connections are tried again.
+// file gets its name only when its bytes have the hash that the server announced. Busy servers
+// (when they say, within five minutes) and broken connections are tried again; refusals and a full
+// disk are not.
 // Threads, processes: any number; one downloads a file, the others wait for it.
 // Errors: IoError that names the address; ConfigError when offline.
 std::filesystem::path download_snapshot(const HubRequest& request,

@@ -1,6 +1,7 @@
 // One HTTP request at a time, through libcurl. Never knows what the bytes mean.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -8,11 +9,27 @@
 #include <span>
 #include <string>
 
+#include "strata/base/error.h"
+
 namespace strata::hf {
+
+// What another try may make good: a connection that was refused or broke, a busy server, bytes that
+// came wrong. Any other IoError stays, however often it is tried.
+class TransientError : public IoError {
+ public:
+  explicit TransientError(const std::string& message, std::chrono::seconds wait = {})
+      : IoError(message), wait_(wait) {}
+  // How long the server wants to be left alone; 0: it did not say.
+  std::chrono::seconds wait() const { return wait_; }
+
+ private:
+  std::chrono::seconds wait_;
+};
 
 struct HttpResponse {
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case; of the last answer
+  std::chrono::seconds retry_after{};          // its Retry-After, a date or seconds; 0: none
 };
 
 struct HttpRequest {
@@ -33,8 +50,8 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // Any status is an answer. Errors: IoError when none came: no connection, or broken in the
-  // middle.
+  // Any status is an answer. Errors: TransientError when none came: no connection, or broken in the
+  // middle; IoError when none can come: no such host, no network, no certificate.
   HttpResponse send(const HttpRequest& request);
 
  private:

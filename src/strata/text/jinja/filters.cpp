@@ -55,6 +55,7 @@ Value map_filter(Arguments& a) {
     filter = find_filter(name);
     if (filter == nullptr) throw Fault(why_no_filter(name));
   }
+  if (++a.budget.filter_depth > Budget::kMaxDepth) throw Fault("maximum recursion depth exceeded");
   const Value* attribute = by_attribute ? &a.require(1, "attribute") : nullptr;
   const Value* fallback = by_attribute ? a.find(2, "default") : nullptr;
   for (Value& item : iterate(subject(a), a.budget)) {
@@ -68,6 +69,7 @@ Value map_filter(Arguments& a) {
                                 a.positional.end());
     out.push_back(filter(arguments));
   }
+  --a.budget.filter_depth;
   return Value::list(std::move(out));
 }
 

@@ -206,33 +206,44 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable,
     loop->items = std::move(kept);
   }
   if (loop->items.empty()) return exec(stmt.other, new_scope(&scope), out);
-  auto variable = std::make_shared<Callable>();
-  variable->name = "loop";
-  variable->type_name = "LoopContext";
-  // A weak reference, so that the loop does not keep itself alive.
-  variable->attribute = [weak = std::weak_ptr<Loop>(loop)](std::string_view name) -> Value {
-    const auto self = weak.lock();
-    return self ? self->attribute(self, name) : Value::undefined("the loop is over");
-  };
-  variable->call = [this, &stmt, &scope, depth](Arguments& arguments) -> Value {
-    if (!stmt.is_recursive) throw Fault("the loop is not marked recursive");
-    std::string inner;
-    run_loop(stmt, arguments.require(0, "iterable"), scope, inner, depth + 1);
-    return Value(std::move(inner));
-  };
-  const Value loop_value{std::shared_ptr<const Callable>(variable)};
+  const Value variable = loop_variable(stmt, loop, scope);
   for (; loop->index < loop->items.size(); ++loop->index) {
     const ScopeMark mark(*this);
     Scope& inner = new_scope(&scope);
-    inner.set("loop", loop_value);
+    inner.set("loop", variable);
     assign(*stmt.target, loop->items[loop->index], inner);
     if (exec(stmt.body, inner, out) == Flow::kBreak) break;
   }
   return Flow::kNormal;
 }
 
+// Holds the loop by a weak reference, so that the loop does not keep itself alive: where templates
+// keep it, it can still be called when it is over, but has no position any more.
+Value Interpreter::loop_variable(const Stmt& stmt, const std::shared_ptr<Loop>& loop,
+                                 Scope& scope) {
+  auto variable = std::make_shared<Callable>();
+  variable->name = "loop";
+  variable->type_name = "LoopContext";
+  variable->attribute = [weak = std::weak_ptr<Loop>(loop)](std::string_view name) -> Value {
+    const auto self = weak.lock();
+    if (!self) throw Fault("the loop is over");
+    return self->attribute(self, name);
+  };
+  if (stmt.is_recursive) {
+    ++num_captures_;
+    variable->call = [this, &stmt, &scope, depth = loop->depth](Arguments& arguments) -> Value {
+      std::string inner;
+      run_loop(stmt, arguments.require(0, "iterable"), scope, inner, depth + 1);
+      return Value(std::move(inner));
+    };
+  } else {
+    variable->call = [](Arguments&) -> Value { throw Fault("the loop is not marked recursive"); };
+  }
+  return Value(std::shared_ptr<const Callable>(std::move(variable)));
+}
+
 Value Interpreter::make_macro(const Stmt& stmt, Scope& scope, std::string name) {
-  ++num_macros_;
+  ++num_captures_;
   auto macro = std::make_shared<Callable>();
   macro->name = name;
   macro->type_name = "Macro";

@@ -61,6 +61,7 @@ class Interpreter {
   Flow exec(const Stmt& stmt, Scope& scope, std::string& out);
   Flow exec_for(const Stmt& stmt, Scope& scope, std::string& out);
   Flow run_loop(const Stmt& stmt, const Value& iterable, Scope& scope, std::string& out, int depth);
+  Value loop_variable(const Stmt& stmt, const std::shared_ptr<Loop>& loop, Scope& scope);
   void exec_set_block(const Stmt& stmt, Scope& scope);
   void exec_call_block(const Stmt& stmt, Scope& scope, std::string& out);
   void exec_generation(const Stmt& stmt, Scope& scope, std::string& out);
@@ -84,23 +85,24 @@ class Interpreter {
     return scopes_.emplace_back(parent);
   }
 
-  // Drops the scopes of a finished region, unless a macro that stands in one may live on.
+  // Drops the scopes of a finished region, unless something that stands in one may be called later.
   struct ScopeMark {
-    explicit ScopeMark(Interpreter& in) : in(in), size(in.scopes_.size()), macros(in.num_macros_) {}
+    explicit ScopeMark(Interpreter& in)
+        : in(in), size(in.scopes_.size()), captures(in.num_captures_) {}
     ~ScopeMark() {
-      while (in.num_macros_ == macros && in.scopes_.size() > size) in.scopes_.pop_back();
+      while (in.num_captures_ == captures && in.scopes_.size() > size) in.scopes_.pop_back();
     }
     Interpreter& in;
     size_t size;
-    int64_t macros;
+    int64_t captures;
   };
 
   Budget budget_;
   int line_ = 1;
   int depth_ = 0;             // statements and calls in progress
   int eval_depth_ = 0;        // expressions in progress
-  std::deque<Scope> scopes_;  // macros refer to the scope they stand in
-  int64_t num_macros_ = 0;
+  std::deque<Scope> scopes_;  // macros and recursive loops refer to the scope they stand in
+  int64_t num_captures_ = 0;  // references of that kind, ever
   std::vector<std::weak_ptr<Dict>> namespaces_;  // those that hold other objects
   std::string* root_ = nullptr;
   std::vector<std::pair<size_t, size_t>> generation_;

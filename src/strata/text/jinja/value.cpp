@@ -49,6 +49,30 @@ Value Value::from_json(const Json& json, int depth) {
   }
 }
 
+void Value::take_apart() noexcept {
+  const bool is_last = std::visit(
+      [](const auto& held) {
+        if constexpr (requires { held.use_count(); }) return held.use_count() == 1;
+        return false;
+      },
+      data_);
+  if (!is_last) return;
+  thread_local std::vector<Data>* waiting = nullptr;  // of the outermost call
+  std::vector<Data> own;
+  const bool is_outermost = waiting == nullptr;
+  if (is_outermost) waiting = &own;
+  try {
+    waiting->push_back(std::move(data_));
+  } catch (const std::bad_alloc&) {  // then it goes with this value, as deep as it is
+  }
+  if (!is_outermost) return;
+  while (!own.empty()) {
+    const Data next = std::move(own.back());
+    own.pop_back();
+  }
+  waiting = nullptr;
+}
+
 int64_t Value::integer() const {
   return is_bool() ? std::get<bool>(data_) : std::get<int64_t>(data_);
 }

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,6 +27,7 @@ class Fault : public std::runtime_error {
 // Work and memory that one rendering may use, so that no template can hang or exhaust the process.
 struct Budget {
   int64_t steps_left = 20'000'000;
+  int filter_depth = 0;  // filters that apply filters, in progress
   static constexpr size_t kMaxTextBytes = size_t{64} << 20;
   static constexpr size_t kMaxItems = 2'000'000;
   static constexpr int kMaxDepth = 200;
@@ -89,6 +91,13 @@ class Value {
   Value(std::shared_ptr<const List> v) : data_(std::move(v)) {}
   Value(std::shared_ptr<Dict> v) : data_(std::move(v)) {}
   Value(std::shared_ptr<const Callable> v) : data_(std::move(v)) {}
+  Value(const Value&) = default;
+  Value(Value&&) noexcept = default;
+  Value& operator=(const Value&) = default;
+  Value& operator=(Value&&) noexcept = default;
+  ~Value() {
+    if (data_.index() >= kFirstNesting) take_apart();
+  }
   static Value list(Items items, bool is_tuple = false);
   static Value undefined(std::string why);
   static Value from_json(const Json& json, int depth = 0);
@@ -121,9 +130,18 @@ class Value {
   const char* type_name() const;  // Python's: "str", "dict", ...
 
  private:
-  std::variant<Undefined, None, bool, int64_t, double, Text, std::shared_ptr<const List>,
-               std::shared_ptr<Dict>, std::shared_ptr<const Callable>>
-      data_;
+  using Data =
+      std::variant<Undefined, None, bool, int64_t, double, Text, std::shared_ptr<const List>,
+                   std::shared_ptr<Dict>, std::shared_ptr<const Callable>>;
+  // From this kind on they hold other values.
+  static constexpr size_t kFirstNesting = 6;
+  static_assert(
+      std::is_same_v<std::variant_alternative_t<kFirstNesting, Data>, std::shared_ptr<const List>>);
+  // Destroys what nobody else holds, and what that alone held, one after another: a template may
+  // nest values deeper than the stack reaches.
+  void take_apart() noexcept;
+
+  Data data_;
 };
 
 // What a filter, test, method, function or macro is called with.

@@ -123,8 +123,8 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
   try {
     Variables variables;
     add_specials(specials, variables);
-    variables.emplace_back("tools", jinja::Value());
-    variables.emplace_back("documents", jinja::Value());
+    const jinja::Value none;
+    for (const char* name : {"tools", "documents"}) variables.emplace_back(name, none);
     for (const auto& [key, value] : extra.items()) {
       variables.emplace_back(key, jinja::Value::from_json(value));
     }

@@ -8,12 +8,10 @@
 #include <filesystem>
 #include <optional>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/labels.h"
+#include "strata/base/xxh3.h"
 #include "strata/comm/agreement.h"
 #include "strata/config/checks/preference_checks.h"
 #include "strata/config/serialize.h"
@@ -93,10 +91,8 @@ std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size, Traine
   return found;
 }
 
-void add_rows(const data::TokenStore& rows, XXH3_state_t& state) {
-  const auto add = [&state](std::span<const int32_t> part) {
-    XXH3_64bits_update(&state, part.data(), part.size_bytes());
-  };
+void add_rows(const data::TokenStore& rows, Xxh3& hash) {
+  const auto add = [&hash](std::span<const int32_t> part) { hash.update(std::as_bytes(part)); };
   for (size_t i = 0; i < rows.size(); ++i) {
     const data::ExampleView row = rows[i];
     add(row.ids);
@@ -108,10 +104,9 @@ void add_rows(const data::TokenStore& rows, XXH3_state_t& state) {
 // Of all that the table depends on: rows, weights, how they are computed.
 std::string fingerprint_of(const config::RunConfig& config, const Trainee& trainee,
                            const Datasets& datasets) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  add_rows(datasets.train, state);
-  if (datasets.eval) add_rows(*datasets.eval, state);
+  Xxh3 rows;
+  add_rows(datasets.train, rows);
+  if (datasets.eval) add_rows(*datasets.eval, rows);
   config::RunConfig alike;
   alike.model = config.model;
   alike.quantization = config.quantization;
@@ -120,7 +115,7 @@ std::string fingerprint_of(const config::RunConfig& config, const Trainee& train
   alike.train.seed = config.train.seed;
   alike.preference.ld_alpha = config.preference.ld_alpha;
   const std::string& model = config.model.model_name_or_path;
-  return fmt::format("{:016x} {} {} {}", XXH3_64bits_digest(&state), config::settings_hash(alike),
+  return fmt::format("{} {} {} {}", rows.text_64(), config::settings_hash(alike),
                      c10::toString(trainee.compute_type),
                      model.empty() ? "untrained"
                                    : hf::base_fingerprint(hf::ModelFolder(
@@ -144,12 +139,11 @@ size_t num_answers(const std::optional<data::TokenStore>& rows) {
 }
 
 std::string checksum_of(const Table& table) {
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
+  Xxh3 hash;
   for (const std::vector<double>* values : {&table.train, &table.eval}) {
-    XXH3_64bits_update(&state, values->data(), values->size() * sizeof(double));
+    hash.update(std::as_bytes(std::span(*values)));
   }
-  return fmt::format("{:016x}", XXH3_64bits_digest(&state));
+  return hash.text_64();
 }
 
 // Nothing: there is none of this fingerprint. Errors: FormatError for a damaged file.
