@@ -37,7 +37,18 @@ TEST(CudaKernels, AdamW) {
 TEST(CudaKernels, SquareSum) {
   at::manual_seed(8);
   for (const at::ScalarType type : kTypes) {
-    for (const Size& size : std::vector<Size>{{1, 1}, {1, 4099}, {1, 140001}, {1, 4096, 1}}) {
+    // Around what a block takes, with and without loads ahead, with a pack that is not full; more
+    // than the largest grid takes at once; single elements where the address is odd.
+    for (const Size& size : std::vector<Size>{{1, 1},
+                                              {1, 7},
+                                              {1, 4095},
+                                              {1, 4096},
+                                              {1, 4099},
+                                              {1, 16384},
+                                              {1, 140001},
+                                              {1, 2112 * 4096 + 5003},
+                                              {1, 4096, 1},
+                                              {1, 20003, 1}}) {
       const Guarded x(random({size.columns}, type), size.offset);
       const Guarded partials({cuda::square_sum_partials(size.columns)}, at::kDouble);
       cuda::square_sum(element_of(type), x.data(), size.columns, partials.as<double>(), kStream);
