@@ -29,7 +29,8 @@ class Check:
 
     def __init__(self, options):
         self.programs, self.out = options.programs.resolve(), options.out.resolve()
-        self.logs = (options.logs or options.out / "logs").resolve()
+        # Not in --out, which is for what is kept and carried about.
+        self.logs = (options.logs or pathlib.Path(tempfile.mkdtemp(prefix="strata-check-logs-"))).resolve()
         for folder in (self.out, self.logs):
             folder.mkdir(parents=True, exist_ok=True)
         (self.out / "logs.txt").write_text("")
@@ -67,15 +68,29 @@ class Check:
         return code == 0, time.time() - start, text, code
 
 
+def available_memory():
+    """Bytes of the host's."""
+    return int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024
+
+
+MEMORY_FOLDER = pathlib.Path("/dev/shm")
+# Of 8B parameters 16 GB, and something beside it.
+MODEL_BYTES = 24e9
+
+
 def folder_for_checkpoints():
     """Memory where there is enough, since a checkpoint of 16 GB is made anew on every machine and a slow disk takes
     minutes for it; None: where temporary files lie."""
-    memory = pathlib.Path("/dev/shm")
     try:
-        available = int(re.search(r"MemAvailable: *(\d+) kB", pathlib.Path("/proc/meminfo").read_text())[1]) * 1024
-        return memory if shutil.disk_usage(memory).free > 24e9 and available > 80e9 else None
+        return MEMORY_FOLDER if has_room_for_a_model(MEMORY_FOLDER) else None
     except (OSError, TypeError):
         return None
+
+
+def has_room_for_a_model(folder):
+    """One more than there are. In memory it leaves what a run on it takes."""
+    is_memory = folder.is_relative_to(MEMORY_FOLDER)
+    return shutil.disk_usage(folder).free > MODEL_BYTES and (not is_memory or available_memory() > 80e9)
 
 
 def run_group(command, seconds, **options):

@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 
-from gpu_check import PLAN_TOLERANCE, ROOT, last_lines
+from gpu_check import PLAN_TOLERANCE, ROOT, has_room_for_a_model, last_lines
 
 
 def op_speed(check, seconds):
@@ -22,14 +22,21 @@ def attention_speed(check, seconds):
     return passed, last_lines(text)
 
 
+def thin_speed(check, seconds):
+    """Of cuBLAS on the products of LoRA's branches, beside the chip's rates."""
+    passed, _, text, _ = check.run("thin-speed", [sys.executable, ROOT / "bench/gpu/thin.py"], seconds)
+    if passed:
+        check.facts["thin"] = json.loads(text.strip().splitlines()[-1])
+    return passed, last_lines(text)
+
+
 def inputs_of(check, case):
-    """A folder for the checkpoint of the case's model. The disk holds one large model: cases of one model share it,
-    and another one's goes."""
+    """A folder for the checkpoint of the case's model, which all its cases share. Others go where they leave no room."""
     digest = hashlib.sha256(repr((case.model_config, case.length)).encode()).hexdigest()[:12]
     folder = check.checkpoints / f"inputs-{digest}"
-    for other in check.checkpoints.glob("inputs-*"):
-        if other != folder:
-            shutil.rmtree(other)
+    others = sorted(set(check.checkpoints.glob("inputs-*")) - {folder}, key=lambda other: other.stat().st_mtime)
+    while others and not folder.exists() and not has_room_for_a_model(check.checkpoints):
+        shutil.rmtree(others.pop(0))
     return folder
 
 

@@ -78,7 +78,9 @@ def losses_of_all(check, seconds, runs, **variables):
         return losses_of(check, name, left, *run, **variables) if left > 1 else "no time was left"
 
     # On a GPU most of a run's seconds are those in which a process opens it; emulated ones are processors.
-    with concurrent.futures.ThreadPoolExecutor(min(6, os.cpu_count()) if check.is_emulated else 6) as pool:
+    cpus = os.cpu_count() or 1
+    at_once = min(6, cpus) if check.is_emulated else max(6, cpus * 5 // 8)
+    with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         found = {name: pool.submit(one, name, run) for name, run in runs.items()}
         return {name: future.result() for name, future in found.items()}
 

@@ -78,6 +78,11 @@ def flags_of(case, folder, output, rows):
     return [str(word) for word in flags]
 
 
+def peak_mb(row):
+    """Megabytes as the reference counts them, of 10**6 bytes; a row of metrics.jsonl has those of 2**20."""
+    return row["device_memory_mb"] * 2**20 / 1e6
+
+
 def run_strata(program, case, folder, rows, more):
     output = folder / "out"
     shutil.rmtree(output, ignore_errors=True)
@@ -89,7 +94,7 @@ def run_strata(program, case, folder, rows, more):
     times = [row["elapsed_seconds"] for row in steps][3:-1]  # the last one is traced
     seconds = (times[-1] - times[0]) / (len(times) - 1)
     result = {"tokens_per_second": rows * case.length / seconds, "step_seconds": seconds, "rows": rows,
-              "peak_mb": steps[-1]["device_memory_mb"], "losses": [row["loss"] for row in steps]}
+              "peak_mb": peak_mb(steps[-1]), "losses": [row["loss"] for row in steps]}
     if (output / "profile.json").exists():
         result["breakdown_ms"] = breakdown(json.load(open(output / "profile.json")))
     said = process.stdout + process.stderr

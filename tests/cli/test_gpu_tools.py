@@ -23,6 +23,7 @@ import breakdown
 import cases
 import gpu_check
 import gpu_speed_steps
+import gpu_test_steps
 import gpu_tiny_runs
 import run as gpu_bench
 
@@ -57,8 +58,54 @@ def test_the_parts_of_check_gpu_are_all_steps(check_gpu):
     assert max(check_gpu.PART_SECONDS.values()) < 600
     parts = [part.split(",") for part in check_gpu.PARTS.values()]
     assert all(part[0] == "machine" for part in parts)
-    of_parts = ["machine", *(name for part in parts for name in part[1:])]
+    of_parts = ["machine", *(name for part in parts for name in part[1:]), "parity-all"]
     assert sorted(of_parts) == sorted(step.name for step in check_gpu.STEPS)
+
+
+def test_every_long_proof_gets_its_turn(check_gpu):
+    """A step leaves those behind it what they may ask for, and takes what those before it have left."""
+    steps = {step.name: step for step in check_gpu.STEPS}
+    proofs = [steps[name] for name in check_gpu.PARTS["3"].split(",")]
+    left = check_gpu.PART_SECONDS["3"]
+    assert sum(step.seconds for step in proofs) <= left
+    for i, step in enumerate(proofs):  # each takes all that it gets
+        given = check_gpu.seconds_of(step, proofs[i + 1:], left)
+        assert given >= step.seconds
+        left -= given
+    step = check_gpu.Step("long", 100, None)
+    assert check_gpu.seconds_of(step, [check_gpu.Step("later", 50, None)], 400) == 350
+    assert check_gpu.seconds_of(step, [check_gpu.Step("later", 500, None)], 400) == 100
+    assert check_gpu.seconds_of(step, [], 30) == 30
+
+
+def test_a_stopped_pytest_says_how_far_it_came(tmp_path):
+    """What pytest 9 and xdist 3.8 print; a summary at the end is not counted again."""
+    alone = ("collecting ... collected 13 items / 7 deselected / 6 selected\n"
+             "t.py::test[a] PASSED   [ 16%]\nt.py::test[b] FAILED   [ 33%]\nt.py::test[c] \n"
+             "FAILED t.py::test[b] - AssertionError\n")
+    assert gpu_test_steps.summary_of_pytest(alone, 124) == "1 passed, 1 failed, stopped at 2 of 6"
+    workers = ("created: 2/2 workers\n2 workers [753 items]\nt.py::test[a] \n[gw0] [  1%] PASSED t.py::test[a] \n"
+               "[gw1] [  1%] SKIPPED t.py::test[b] \n[gw1] [  2%] ERROR t.py::test[c] \n")
+    assert gpu_test_steps.summary_of_pytest(workers, "none within 9 s") == "1 passed, 1 failed, stopped at 3 of 753"
+    assert gpu_test_steps.summary_of_pytest(workers, 1) == "1 passed, 1 failed"
+    assert gpu_test_steps.summary_of_pytest("", 124) == "0 passed, 0 failed, stopped at 0 of ?"
+
+
+def test_pytest_is_asked_to_end_before_it_is_killed(tmp_path, monkeypatch):
+    """So that it says what failed, and how."""
+    (tmp_path / "test_slow.py").write_text("import time\ndef test_first(): assert 1 == 2\n"
+                                           "def test_second(): time.sleep(60)\n")
+    monkeypatch.setattr(gpu_test_steps, "SECONDS_TO_END", 20)
+    check = gpu_check.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path / "out", logs=tmp_path, part=None))
+    passed, text = gpu_test_steps.pytest("slow", str(tmp_path / "test_slow.py"))(check, 32)
+    check.close()
+    assert not passed and text.startswith("0 passed, 1 failed, stopped at 1 of 2 | FAILED"), text
+    assert "assert 1 == 2" in (tmp_path / "slow.log").read_text()
+
+
+def test_check_gpu_says_how_fast_disks_are(tmp_path):
+    assert gpu_test_steps.write_rate(tmp_path, size=1 << 24) > 1e5
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_rehearsal_names_its_steps():
@@ -83,7 +130,8 @@ def test_a_failing_step_of_check_gpu_spoils_no_other(check_gpu, tmp_path, monkey
         check_gpu.Step("fails", 9, fails), check_gpu.Step("long", 9, runs_too_long),
         check_gpu.Step("good", 9, lambda check, seconds: (True, "as | meant")),
         check_gpu.Step("absent", 9, lambda check, seconds: (None, "not on this machine"))])
-    monkeypatch.setattr(sys, "argv", ["check_gpu", "--out", str(tmp_path), "--programs", "."])
+    monkeypatch.setattr(sys, "argv", ["check_gpu", "--out", str(tmp_path), "--logs", str(tmp_path / "logs"), "--programs",
+                                      "."])
     assert check_gpu.main() == 1
     result = json.loads(next(tmp_path.glob("gpu-*.json")).read_text())
     assert [step["result"] for step in result["steps"]] == ["FAILED", "FAILED", "ok", "not here"]
@@ -98,7 +146,8 @@ def test_check_gpu_ends_where_the_program_sees_no_gpu(check_gpu, tmp_path, monke
     monkeypatch.setattr(check_gpu, "STEPS", [
         check_gpu.Step("machine", 9, lambda check, seconds: (False, "usable_gpus: 0")),
         check_gpu.Step("later", 9, lambda check, seconds: (True, "done"))])
-    monkeypatch.setattr(sys, "argv", ["check_gpu", "--out", str(tmp_path), "--programs", "."])
+    monkeypatch.setattr(sys, "argv", ["check_gpu", "--out", str(tmp_path), "--logs", str(tmp_path / "logs"), "--programs",
+                                      "."])
     assert check_gpu.main() == 1
     result = json.loads(next(tmp_path.glob("gpu-*.json")).read_text())
     assert [step["result"] for step in result["steps"]] == ["FAILED", "not run"]
@@ -106,7 +155,7 @@ def test_check_gpu_ends_where_the_program_sees_no_gpu(check_gpu, tmp_path, monke
 
 def test_check_gpu_does_not_take_the_cpu_for_a_gpu(tmp_path):
     """Hidden GPUs are none: a run that falls back to the CPU is no run on a GPU, whatever its losses."""
-    check = gpu_check.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=None, part=None))
+    check = gpu_check.Check(types.SimpleNamespace(programs=PROGRAM.parent, out=tmp_path, logs=tmp_path, part=None))
     in_files = ("--offload_param_device", "nvme", "--offload_param_nvme_path", gpu_tiny_runs.OWN_FOLDER)
     found = gpu_tiny_runs.losses_of_all(check, 60, {
         "plain": (1, "--use_cpu", "true", "--bf16", "false"),
@@ -178,6 +227,18 @@ def test_launcher_finds_the_libraries_of_its_torch(bundle, tmp_path, files):
         assert arguments == "sft a b"
 
 
+def test_a_checker_does_not_get_the_programs_libraries(bundle, tmp_path):
+    checker = tmp_path / "checker"
+    checker.write_text('#!/bin/sh\necho "checker: $LD_LIBRARY_PATH|$1"\nshift\nexec "$@"\n')
+    checker.chmod(0o755)
+    run = subprocess.run([bundle / "bin/strata", "a b"], capture_output=True, text=True,
+                         env={"PATH": os.environ["PATH"], "TORCH_DIR": str(torch_folder(tmp_path, {})),
+                              "STRATA_RUN_UNDER": f"{checker} --of-its-own"})
+    its, programs = run.stdout.splitlines()
+    assert its == "checker: |--of-its-own"
+    assert str(tmp_path / "site/torch/lib") in programs and programs.endswith("|a b")
+
+
 @pytest.mark.parametrize("files, found", [
     (version_file("2.12.0+cu130", "13.0"), "found torch 2.12.0+cu130 with CUDA 13 in"),
     (version_file("2.1.1+cu121", "12.1"), "found torch 2.1.1+cu121 with CUDA 12 in"),
@@ -210,8 +271,9 @@ def test_launcher_says_that_there_is_no_torch(bundle, tmp_path):
     assert run.returncode == 2 and "found no torch beside the python3 on the PATH" in run.stderr
 
 
-def kernel(name, begin, length, category="kernel"):
-    return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length}
+def kernel(name, begin, length, category="kernel", grid=None):
+    launch = {"args": {"grid": grid}} if grid else {}
+    return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": length, **launch}
 
 
 def test_breakdown_sums_kinds_and_gaps():
@@ -225,11 +287,25 @@ def test_breakdown_sums_kinds_and_gaps():
     found = breakdown.breakdown(trace)
     assert found["step"] == pytest.approx(8.0)
     assert found["idle"] == pytest.approx(2.0)  # from 6.0 to 8.0
-    assert found["matrix products"] == 4.0 and found["attention"] == 1.0
+    assert found["large products"] == 4.0 and found["attention"] == 1.0
     assert found["communication"] == 1.0 and found["element-wise"] == 0.5
     assert found["copies"] == 0.5 and found["launches"] == 5
     assert found["longest"]["1 x cuda::norm_rows<__half, 8>(...)"] == 0.5
     assert breakdown.breakdown({"traceEvents": []}) == {}
+
+
+def test_breakdown_tells_thin_products_apart():
+    """By the tile in cuBLAS's names; products of one name by their grids."""
+    wide, thin = "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNT", "nvjet_tst_64x16_64x16_2x1_v_bz_TNT"
+    trace = {"traceEvents": [
+        kernel(wide, 0, 1000, grid=[132, 1, 1]), kernel(wide, 1000, 1000, grid=[132, 1, 1]),
+        kernel(wide, 2000, 500, grid=[16, 8, 1]), kernel(thin, 2500, 300, grid=[128, 1, 1]),
+        kernel("void cublasLt::splitKreduce_kernel<32, 16, int>(...)", 2800, 100),
+        kernel("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize2x1x1", 2900, 200)]}
+    found = breakdown.breakdown(trace)
+    assert found["large products"] == 2.7 and found["thin products"] == 0.4
+    assert found["longest"][f"2 x {wide} <<<132x1x1>>>"] == 2.0
+    assert found["longest"][f"1 x {wide} <<<16x8x1>>>"] == 0.5
 
 
 @pytest.mark.parametrize("name, published", [
@@ -250,9 +326,14 @@ def test_a_case_runs(tmp_path, name, quantised):
     assert found["losses"][0] == pytest.approx(math.log(1024), rel=0.1)  # random weights know nothing
 
 
+def test_memory_is_counted_as_the_references():
+    """torch.cuda.max_memory_allocated() / 1e6 there; what a run logs are units of 2**20 bytes."""
+    assert gpu_bench.peak_mb({"device_memory_mb": 3e9 / 2**20}) == pytest.approx(3000)
+
+
 def test_a_reference_out_of_time_leaves_what_was_measured(tmp_path, monkeypatch):
     """run.py is stopped with its step: the line that it has printed of Strata alone counts."""
-    check = gpu_check.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path, logs=None, part=None))
+    check = gpu_check.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path, logs=tmp_path, part=None))
     ours = {"tokens_per_second": 12000.0, "rows": 4, "peak_mb": 1.0, "losses": [], "breakdown_ms": {}, "plan_error_percent": 1.0,
             "warnings": ["warning: attention: of cuDNN"]}
     line = json.dumps({"case": "llama-3-8b-lora", "strata": ours, "model_flops_share": 0.5})
@@ -267,6 +348,17 @@ def test_a_reference_out_of_time_leaves_what_was_measured(tmp_path, monkeypatch)
     check.close()
     assert not passed and "12000 tokens/s" in text and "the reference: exit none within 1 s" in text
     assert "of cuDNN" in text and check.facts["bench"]["llama-3-8b-lora"]["model_flops_share"] == 0.5
+
+
+def test_models_stand_beside_each_other_where_there_is_room(tmp_path, monkeypatch):
+    check = types.SimpleNamespace(checkpoints=tmp_path)
+    llama, qwen = (cases.CASES[name] for name in ("llama-3-8b-lora", "qwen-3-8b-lora"))
+    gpu_speed_steps.inputs_of(check, llama).mkdir()
+    assert gpu_speed_steps.inputs_of(check, llama) == gpu_speed_steps.inputs_of(check, cases.CASES["llama-3-8b-qlora"])
+    for has_room, kept in ((True, 1), (False, 0)):
+        monkeypatch.setattr(gpu_speed_steps, "has_room_for_a_model", lambda folder: has_room)
+        assert not gpu_speed_steps.inputs_of(check, qwen).exists()
+        assert len(list(tmp_path.iterdir())) == kept
 
 
 def test_a_case_takes_further_flags():

@@ -46,6 +46,26 @@ __device__ inline Half from_float<Half>(float x) {
   return __float2half_rn(x);
 }
 
+// exp and a quotient whose result comes to rest as T. Of 16 bits the last bits of fp32 are lost
+// anyway, and the chip's own instructions cost a third: products of few operations an element are
+// bound by instructions, not by memory. `divide` gives 0 beyond 2^126, as sigmoids want it.
+template <typename T>
+__device__ inline float exp_to(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return expf(x);
+  } else {
+    return __expf(x);
+  }
+}
+template <typename T>
+__device__ inline float divide_to(float x, float by) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x / by;
+  } else {
+    return __fdividef(x, by);
+  }
+}
+
 // One element of memory whose type is known at run time: for small arrays such as a norm's weight.
 __device__ inline float read_element(Element type, const void* base, int64_t i) {
   if (type == Element::kFloat) return static_cast<const float*>(base)[i];

@@ -12,7 +12,8 @@ namespace strata::ops {
 // the other. Empty: 0.
 double square_sum(const at::Tensor& flat);
 
-// The sum over several, one after the other. On a GPU the host waits once for all of them.
+// The sum over several, one after the other. On a GPU the host waits once for all of them, and
+// those that follow one another in one storage are read as one.
 double square_sum(const std::vector<at::Tensor>& flats);
 
 }  // namespace strata::ops

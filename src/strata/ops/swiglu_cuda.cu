@@ -44,7 +44,8 @@ __global__ void __launch_bounds__(kThreads)
   Pack<T, N> u = load<T, N>(up + at.row * up_stride + at.column);
   for (int k = 0; k < N; ++k) {
     const float gk = to_float(g.v[k]);
-    u.v[k] = from_float<T>(gk * to_float(u.v[k]) / (1.0f + expf(-Sigmoid<kKind>(gk).argument)));
+    const float inverse = 1.0f + exp_to<T>(-Sigmoid<kKind>(gk).argument);
+    u.v[k] = from_float<T>(divide_to<T>(gk * to_float(u.v[k]), inverse));
   }
   store<T, N>(y + at.row * y_stride + at.column, u);
 }
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int k = 0; k < N; ++k) {
     const float dk = to_float(d.v[k]), gk = to_float(g.v[k]), uk = to_float(u.v[k]);
     const Sigmoid<kKind> of_gate(gk);
-    const float sigmoid = 1.0f / (1.0f + expf(-of_gate.argument));
+    const float sigmoid = divide_to<T>(1.0f, 1.0f + exp_to<T>(-of_gate.argument));
     g.v[k] = from_float<T>(dk * uk * sigmoid * (1.0f + gk * (1.0f - sigmoid) * of_gate.slope));
     u.v[k] = from_float<T>(dk * gk * sigmoid);
   }
@@ -87,7 +88,8 @@ __global__ void __launch_bounds__(kThreads)
     Pack<T, N> u = load<T, N>(up + row * up_stride + column);
     for (int k = 0; k < N; ++k) {
       const float of_sum = to_float(d.v[k]), gk = to_float(g.v[k]), uk = to_float(u.v[k]);
-      const float dk = weight * of_sum, sigmoid = 1.0f / (1.0f + expf(-gk));
+      const float dk = weight * of_sum;
+      const float sigmoid = divide_to<T>(1.0f, 1.0f + exp_to<T>(-gk));
       sum += of_sum * uk * gk * sigmoid;
       g.v[k] = from_float<T>(dk * uk * sigmoid * (1.0f + gk * (1.0f - sigmoid)));
       u.v[k] = from_float<T>(dk * gk * sigmoid);

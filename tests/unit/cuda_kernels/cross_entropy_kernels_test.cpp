@@ -97,6 +97,50 @@ TEST(CudaKernels, CrossEntropyOfASureTarget) {
   EXPECT_NEAR((*logits)[1][1].item<float>() / left[1], -1, 1e-6);
 }
 
+// In one pack, where other threads' packs say nothing of the order.
+TEST(CudaKernels, CrossEntropyOfEqualNeighbours) {
+  for (const at::ScalarType type : kTypes) {
+    at::Tensor values = at::zeros({3, 64}, type);
+    values.narrow(1, 9, 2).fill_(2);
+    const at::Tensor targets = at::tensor({9, 10, 8}, at::kLong);
+    const Guarded logits(values), rows({3, cross_entropy_row_bytes()}, at::kByte);
+    cuda::cross_entropy({element_of(type), logits.data(), 3, 64, 64},
+                        targets.const_data_ptr<int64_t>(), 1.0f, /*want_gradient=*/true, {},
+                        rows.as<CrossEntropyRow>(), kStream);
+    const CrossEntropyRow* found = rows.as<CrossEntropyRow>();
+    EXPECT_EQ(found[0].correct, 1);
+    EXPECT_EQ(found[1].correct, 0);
+    EXPECT_EQ(found[2].correct, 0);
+  }
+}
+
+// Beside the CPU: a thread's first packs hold no number that counts, its sums begin again at a far
+// larger one, and one logit alone counts.
+TEST(CudaKernels, CrossEntropyOfExtremeLogits) {
+  at::manual_seed(4);
+  const int64_t columns = 3 * 4096;
+  at::Tensor values = random({4, columns}, at::kFloat, 4.0);
+  values[0].narrow(0, 0, 2 * 4096).fill_(-INFINITY);
+  values[1].narrow(0, 0, 4096).fill_(-3e38f);
+  values[1][8192] = 3e38f;
+  values[2].fill_(-INFINITY);
+  values[2][5] = 1;
+  values[3][columns - 1] = 1e4f;
+  const at::Tensor targets =
+      at::tensor({columns - 1, int64_t{8192}, int64_t{5}, int64_t{7}}, at::kLong);
+  const at::Tensor expected = values.clone();
+  const CrossEntropySums sums = cross_entropy_(expected, targets, 1.0f, /*want_gradient=*/true);
+  const Guarded logits(values), rows({4, cross_entropy_row_bytes()}, at::kByte);
+  cuda::cross_entropy({Element::kFloat, logits.data(), 4, columns, columns},
+                      targets.const_data_ptr<int64_t>(), 1.0f, /*want_gradient=*/true, {},
+                      rows.as<CrossEntropyRow>(), kStream);
+  const CrossEntropySums found = sum_cross_entropy_rows(*rows);
+  EXPECT_NEAR(found.loss, sums.loss, 1e-5 * sums.loss);
+  EXPECT_NEAR(found.entropy, sums.entropy, 1e-4 * sums.entropy);
+  EXPECT_EQ(found.correct, sums.correct);
+  EXPECT_LT(relative_error(*logits, expected), 1e-5);
+}
+
 TEST(CudaKernels, CrossEntropyShowsBrokenLogits) {
   for (const float broken : {std::nanf(""), INFINITY}) {
     at::Tensor values = at::zeros({2, 40});

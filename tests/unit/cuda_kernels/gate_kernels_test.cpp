@@ -44,6 +44,29 @@ TEST(CudaKernels, Swiglu) {
   check_gated(GateKind::kSilu);
 }
 
+// exp(-gate) beyond what a fast quotient divides by, and beyond fp32: nothing comes through.
+TEST(CudaKernels, SwigluOfLargeGates) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Guarded gate(at::tensor({-120.0f, -88.0f, -87.5f, -30.0f, 0.0f, 30.0f, 88.0f, 300.0f})
+                           .to(type)
+                           .view({1, 8}));
+    const Guarded up(at::full({1, 8}, 2.0, type)), y({1, 8}, type), dy(at::ones({1, 8}, type));
+    const at::Tensor g64 = leaf(*gate), u64 = leaf(*up), y64 = reference::swiglu(g64, u64);
+    torch::autograd::backward({y64}, {wide(*dy)});
+    cuda::gated(GateKind::kSilu, element_of(type), view_of(*gate), view_of(*up), view_of(*y), 1, 8,
+                kStream);
+    const auto is_close = [&](const at::Tensor& found, const at::Tensor& expected) {
+      return at::allclose(wide(found), expected, tolerance_of(type), /*atol=*/1e-30);
+    };
+    EXPECT_TRUE(is_close(*y, y64)) << *y;
+    cuda::gated_backward(GateKind::kSilu, element_of(type),
+                         {view_of(*dy), view_of(*gate), view_of(*up), view_of(*gate), view_of(*up)},
+                         1, 8, kStream);
+    EXPECT_TRUE(is_close(*gate, g64.grad())) << *gate;
+    EXPECT_TRUE(is_close(*up, u64.grad())) << *up;
+  }
+}
+
 TEST(CudaKernels, WeightedSwigluBackward) {
   at::manual_seed(7);
   for (const at::ScalarType type : kTypes) {

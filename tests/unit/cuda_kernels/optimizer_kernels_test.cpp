@@ -34,17 +34,37 @@ TEST(CudaKernels, AdamW) {
   }
 }
 
+void check_square_sum(const Size& size, at::ScalarType type) {
+  const Guarded x(random({size.columns}, type), size.offset);
+  const Guarded partials({cuda::square_sum_partials(size.columns)}, at::kDouble);
+  cuda::square_sum(element_of(type), x.data(), size.columns, partials.as<double>(), kStream);
+  EXPECT_LT(relative_error((*partials).sum(), wide(*x).square().sum()), 1e-12)
+      << name_of(size, type);
+}
+
+// Around what a block takes, with and without loads ahead, with a pack that is not full; single
+// elements where the address is odd.
 TEST(CudaKernels, SquareSum) {
   at::manual_seed(8);
   for (const at::ScalarType type : kTypes) {
-    for (const Size& size : std::vector<Size>{{1, 1}, {1, 4099}, {1, 140001}, {1, 4096, 1}}) {
-      const Guarded x(random({size.columns}, type), size.offset);
-      const Guarded partials({cuda::square_sum_partials(size.columns)}, at::kDouble);
-      cuda::square_sum(element_of(type), x.data(), size.columns, partials.as<double>(), kStream);
-      EXPECT_LT(relative_error((*partials).sum(), wide(*x).square().sum()), 1e-12)
-          << name_of(size, type);
+    for (const Size& size : std::vector<Size>{{1, 1},
+                                              {1, 7},
+                                              {1, 4095},
+                                              {1, 4096},
+                                              {1, 4099},
+                                              {1, 16384},
+                                              {1, 140001},
+                                              {1, 4096, 1},
+                                              {1, 20003, 1}}) {
+      check_square_sum(size, type);
     }
   }
+}
+
+TEST(CudaKernels, SquareSumOfMoreThanAGridTakesAtOnce) {
+  at::manual_seed(8);
+  const int64_t one_turn = cuda::square_sum_partials(int64_t{1} << 40) * 4096;
+  check_square_sum({1, one_turn + 5003}, at::kFloat);
 }
 
 }  // namespace

@@ -190,6 +190,24 @@ TEST(Devices, SumOverSeveralTensors) {
   }
 }
 
+// On a GPU neighbours are one launch; what lies between others is none of the sum.
+TEST(Devices, SumOverPartsOfOneStorage) {
+  at::manual_seed(16);
+  const at::Tensor all = at::randn({9000});
+  all.narrow(0, 4000, 96).fill_(std::nan(""));
+  for (const at::Device device : devices_under_test()) {
+    const at::Tensor there = all.to(device);
+    const std::vector<at::Tensor> parts = {there.narrow(0, 0, 256),     there.narrow(0, 256, 3744),
+                                           there.narrow(0, 4096, 0),    there.narrow(0, 4096, 1),
+                                           there.narrow(0, 4097, 4903), there.narrow(0, 0, 256)};
+    double expected = 0;
+    for (const at::Tensor& part : parts) {
+      expected += wide(part.cpu()).square().sum().item<double>();
+    }
+    EXPECT_NEAR(square_sum(parts) / expected, 1.0, 1e-12) << device.str();
+  }
+}
+
 TEST(Devices, CountRowsOnceForSeveralChunks) {
   at::manual_seed(14);
   const at::Tensor logits = at::randn({9, 33}) * 3;
