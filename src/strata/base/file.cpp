@@ -181,6 +181,13 @@ uint64_t available_bytes(const fs::path& path) {
 }
 
 void require_writable_folder(const fs::path& path) {
+  std::error_code ignored;
+  if (fs::is_symlink(path, ignored) && !fs::exists(path, ignored)) {
+    throw IoError(
+        "{}: found a link to {}, which is not there, expected a folder to write to; create that "
+        "folder or choose another",
+        path.string(), fs::read_symlink(path, ignored).string());
+  }
   const int error = make_durable_folders(path);
   if (error != 0 || !fs::is_directory(path)) {
     throw IoError(

@@ -108,7 +108,8 @@ std::string advice_for(const std::string& word) {
       "ranks";
   constexpr const char* kAsk = "strata chat answers (--prompt for one answer)";
   constexpr const char* kEvaluate =
-      "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0";
+      "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0 "
+      "--save_strategy no";
   static const std::map<std::string_view, const char*> kAdvice = {
       {"train", kTrain},
       {"finetune", kTrain},

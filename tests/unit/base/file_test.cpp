@@ -229,6 +229,17 @@ TEST(RequireWritableFolder, NamesWhatIsWrong) {
   }
 }
 
+TEST(RequireWritableFolder, NamesWhatALinkLacks) {
+  const TemporaryFolder folder;
+  const auto link = folder.path() / "link", target = folder.path() / "target";
+  std::filesystem::create_symlink(target, link);
+  EXPECT_THAT(message_of<IoError>([&] { require_writable_folder(link); }),
+              HasSubstr(link.string() + ": found a link to " + target.string() +
+                        ", which is not there"));
+  std::filesystem::create_directory(target);
+  require_writable_folder(link);
+}
+
 TEST(RequireWritableFolder, AFolderThatTakesNamesButNoBytesIsNamed) {
   const TemporaryFolder folder;
   const FileSizeLimit limit(0);
