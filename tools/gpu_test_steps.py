@@ -126,7 +126,7 @@ FEW_PARITY = " or ".join([*(f"[{name}-" for name in PARITY_MODELS), *(f"-{name}]
 
 def summary_of_pytest(text, code):
     """Counted line by line, since what is stopped says nothing at its end; workers put their names ahead of a result."""
-    found = re.findall(r"^\S.* (PASSED|FAILED|ERROR|SKIPPED)\b", text, re.M)
+    found = re.findall(r"^(?:\S+::.*|\[gw\d+\] \[ *\d+%\]) (PASSED|FAILED|ERROR|SKIPPED)\b", text, re.M)
     failed = found.count("FAILED") + found.count("ERROR")
     said = f"{found.count('PASSED')} passed, {failed} failed"
     if isinstance(code, int) and code in (0, 1):

@@ -82,7 +82,7 @@ def test_a_stopped_pytest_says_how_far_it_came(tmp_path):
     """What pytest 9 and xdist 3.8 print; a summary at the end is not counted again."""
     alone = ("collecting ... collected 13 items / 7 deselected / 6 selected\n"
              "t.py::test[a] PASSED   [ 16%]\nt.py::test[b] FAILED   [ 33%]\nt.py::test[c] \n"
-             "FAILED t.py::test[b] - AssertionError\n")
+             "FAILED t.py::test[b] - AssertionError\n2026-11-27 10:00 ERROR of a log\n")
     assert gpu_test_steps.summary_of_pytest(alone, 124) == "1 passed, 1 failed, stopped at 2 of 6"
     workers = ("created: 2/2 workers\n2 workers [753 items]\nt.py::test[a] \n[gw0] [  1%] PASSED t.py::test[a] \n"
                "[gw1] [  1%] SKIPPED t.py::test[b] \n[gw1] [  2%] ERROR t.py::test[c] \n")
@@ -97,7 +97,7 @@ def test_pytest_is_asked_to_end_before_it_is_killed(tmp_path, monkeypatch):
                                            "def test_second(): time.sleep(60)\n")
     monkeypatch.setattr(gpu_test_steps, "SECONDS_TO_END", 20)
     check = gpu_check.Check(types.SimpleNamespace(programs=tmp_path, out=tmp_path / "out", logs=tmp_path, part=None))
-    passed, text = gpu_test_steps.pytest("slow", str(tmp_path / "test_slow.py"))(check, 32)
+    passed, text = gpu_test_steps.pytest("slow", str(tmp_path / "test_slow.py"))(check, 80)
     check.close()
     assert not passed and text.startswith("0 passed, 1 failed, stopped at 1 of 2 | FAILED"), text
     assert "assert 1 == 2" in (tmp_path / "slow.log").read_text()

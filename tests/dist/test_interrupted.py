@@ -62,9 +62,8 @@ def wait_for_handlers(process, ranks, number=signal.SIGINT):
     raise AssertionError(process.communicate()[0])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_request_to_stop_while_a_run_loads(inputs, tmp_path, number, ranks):
+def test_a_request_to_stop_while_a_run_loads(inputs, tmp_path, ranks):
     """As one that comes later: the code on which a job comes again, and no restart."""
     flags = base_flags(inputs.model("odd"), inputs.data("messages", train=20000), tmp_path / "out", max_steps=2)
     def words(flags, ranks):
@@ -72,8 +71,8 @@ def test_a_request_to_stop_while_a_run_loads(inputs, tmp_path, number, ranks):
         return found if ranks == 1 else [*found[:2], "--max_restarts", "2", *found[2:]]
 
     process = start_strata(flags, ranks, words=words)
-    wait_for_handlers(process, ranks, number)
-    process.send_signal(number)
+    wait_for_handlers(process, ranks, signal.SIGUSR1)
+    process.send_signal(signal.SIGUSR1)
     text = process.communicate(timeout=60)[0]
     assert process.returncode == 75, text
     assert text.count("stopped on request before training began") == 1
@@ -104,17 +103,16 @@ def start_and_hold_at_the_end(flags, ranks):
     """A run whose ranks are stopped between the last step and the result."""
     for _ in range(20):  # a result may be there sooner than they are stopped
         process = start_strata(flags, ranks, words=words_of)
-        wait_for_handlers(process, ranks)
-        pids = pids_of_ranks(process, ranks)
         read_until(process, "train_runtime")
         try:
+            pids = pids_of_ranks(process, ranks)
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
-            if not (flags["output_dir"] / "model.safetensors").exists():
+            if len(pids) == ranks and not (flags["output_dir"] / "model.safetensors").exists():
                 return process, pids
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):
             pass
         process.communicate(timeout=60)
         shutil.rmtree(flags["output_dir"])

@@ -90,6 +90,18 @@ def test_resumed_run_is_equal_to_the_bit(inputs, tmp_path, name):
     assert manifests[0]["tensors"] == manifests[1]["tensors"]
 
 
+def test_sums_and_times_are_those_of_all_parts(inputs, tmp_path):
+    """The summary of a run that was broken off is that of one that was not, also where nothing is left to do."""
+    whole = run_strata(flags_of(inputs, tmp_path / "whole"), 2)
+    flags = flags_of(inputs, copy_with_checkpoint(whole.folder, tmp_path / "resumed", 5), resume_from_checkpoint=True)
+    for _ in range(2):
+        found = run_strata(flags, 2)
+        losses = [[row["train_loss"] for row in run.metrics if "train_loss" in row] for run in (found, whole)]
+        assert losses[0][-1] == losses[1][-1]
+        seconds = [row["elapsed_seconds"] for row in found.metrics]
+        assert seconds == sorted(seconds)
+
+
 def test_true_takes_the_newest(inputs, tmp_path):
     whole = run_strata(flags_of(inputs, tmp_path / "whole", save_steps=2), 2)
     resumed = copy_with_checkpoint(whole.folder, tmp_path / "resumed", 4)

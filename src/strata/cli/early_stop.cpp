@@ -27,13 +27,13 @@ void end_at_once(int) {
 
 }  // namespace
 
-void end_on_early_requests(bool tells) {
+void end_on_early_request(bool tells) {
   tells_of_stop = tells;
   struct sigaction action = {};
   action.sa_handler = end_at_once;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (const int number : {SIGTERM, SIGUSR1}) ::sigaction(number, &action, nullptr);
+  ::sigaction(SIGUSR1, &action, nullptr);
 }
 
 }  // namespace strata::cli

@@ -102,8 +102,9 @@ Round Meeting::host_round(int attempt) {
     }
     say_whom_it_waits_for(
         fmt::format("{} of {} machines are here", num_joined() + 1, options_.num_machines));
-    const auto next = std::min(deadline, next_word_);
-    wait_for_any(descriptors(), accepts() ? next : std::min(next, accepts_again_));
+    auto next = std::min(deadline, next_word_);
+    if (accepts_again_ > Clock::now()) next = std::min(next, accepts_again_ + milliseconds(1));
+    wait_for_any(descriptors(), next);
     news();
     if (is_over_)
       throw CommError("rendezvous: found a machine that was told to stop, expected all");

@@ -72,6 +72,7 @@ class Supervisor {
     }
     const auto has_ended_well = [](const Worker& worker) { return worker.wait_status == 0; };
     const bool is_complete = plan_.runs_recipe && std::ranges::all_of(workers_, has_ended_well);
+    if (is_complete && was_stopped_elsewhere_) exit_code_ = 0;
     if (!has_failed() && all_stopped_or_done()) {
       exit_code_ = kStoppedExitCode;
     } else if (exit_code_ == 0 && interrupted_by_ != 0 && !is_complete) {
@@ -81,8 +82,8 @@ class Supervisor {
   }
 
  private:
-  // A rank of this machine: not one of another.
-  bool has_failed() const { return exit_code_ != 0 && !failed_elsewhere_; }
+  // A rank of this machine or of another, and not: another was told to stop.
+  bool has_failed() const { return exit_code_ != 0 && !was_stopped_elsewhere_; }
   bool is_any_running() const {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.is_running; });
   }
@@ -134,6 +135,7 @@ class Supervisor {
                 fmt::format("error: {}; stopping the ranks of this machine\n", *failure));
     if (options_.meeting->is_over() && code != kWrongSettings) {
       // Told to stop, perhaps to save and go on later: so may these.
+      was_stopped_elsewhere_ = true;
       signal_all(SIGTERM);
       return let_save(options_.grace_after_term);
     }
@@ -360,7 +362,8 @@ class Supervisor {
   bool has_interrupt_ = false;                  // a SIGINT was among them
   bool has_passed_request_on_ = false;          // SIGUSR1
   int exit_code_ = 0;
-  bool failed_elsewhere_ = false;  // on another machine, which exit_code_ says
+  bool failed_elsewhere_ = false;       // on another machine, which exit_code_ says
+  bool was_stopped_elsewhere_ = false;  // it was no failure, but a request
 };
 
 }  // namespace

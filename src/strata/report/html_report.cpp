@@ -127,22 +127,8 @@ std::string tile(const std::string& value, const std::string& label) {
                      label);
 }
 
-// A run that went on from a checkpoint begins to count again: the sum over its parts.
-std::optional<double> total_seconds(const std::vector<Json>& rows) {
-  std::optional<double> last;
-  double before = 0;
-  for (const Json& row : rows) {
-    const auto seconds = number_at(row, "elapsed_seconds");
-    if (!seconds) continue;
-    if (last && *seconds < *last) before += *last;
-    last = seconds;
-  }
-  if (!last) return std::nullopt;
-  return before + *last;
-}
-
 std::string tiles(const std::vector<Json>& rows) {
-  std::optional<double> loss, eval_loss, steps;
+  std::optional<double> loss, eval_loss, steps, seconds;
   std::vector<double> speeds;
   double memory = 0;
   for (const Json& row : rows) {
@@ -155,6 +141,7 @@ std::string tiles(const std::vector<Json>& rows) {
     update(loss, "loss");
     update(eval_loss, "eval_loss");
     update(steps, "step");
+    update(seconds, "elapsed_seconds");
     if (const auto speed = number_at(row, "tokens_per_second")) {
       speeds.push_back(*speed);
     }
@@ -165,7 +152,6 @@ std::string tiles(const std::vector<Json>& rows) {
   html += eval_loss ? tile(four_digits(*eval_loss), "evaluation loss") : "";
   html += steps ? tile(fmt::format("{:.0f}", *steps), "steps") : "";
   html += speeds.empty() ? "" : tile(short_count(median(speeds)), "tokens per second");
-  const auto seconds = total_seconds(rows);
   html += seconds ? tile(clock_text(*seconds), "of the run's time") : "";
   html += memory > 0 ? tile(short_memory(memory), "peak memory per rank") : "";
   return html + "</div>\n";

@@ -233,9 +233,9 @@ TEST(RequireWritableFolder, NamesWhatALinkLacks) {
   const TemporaryFolder folder;
   const auto link = folder.path() / "link", target = folder.path() / "target";
   std::filesystem::create_symlink(target, link);
-  EXPECT_THAT(message_of<IoError>([&] { require_writable_folder(link); }),
-              HasSubstr(link.string() + ": found a link to " + target.string() +
-                        ", which is not there"));
+  EXPECT_THAT(
+      message_of<IoError>([&] { require_writable_folder(link); }),
+      HasSubstr(link.string() + ": found a link to " + target.string() + ", which is not there"));
   std::filesystem::create_directory(target);
   require_writable_folder(link);
 }

@@ -14,6 +14,7 @@
 #include "byte_tokenizer.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/owner_file.h"
 
 namespace strata::data {
 namespace {
@@ -219,11 +220,14 @@ TEST(TokenCache, WorksWithoutAFolder) {
 // Each start that was interrupted left what it had; of other sets somebody may be at work.
 TEST(TokenCache, WhatWasInterruptedGoesWithTheNextStart) {
   const TemporaryFolder folder;
-  const auto left = folder.put("k.tokens.tmp-1", "half");
-  const auto others = folder.put("kk.tokens.tmp-1", "half");
+  const std::string host = host_name();
+  const auto left = folder.put(fmt::format("k.tokens.tmp-{}-1", host), "half");
+  const auto of_another_set = folder.put(fmt::format("kk.tokens.tmp-{}-1", host), "half");
+  const auto of_another_machine = folder.put(fmt::format("k.tokens.tmp-{}x-1", host), "half");
   load_or_make_tokens(folder.path(), "k", write_dataset);
   EXPECT_FALSE(std::filesystem::exists(left));
-  EXPECT_TRUE(std::filesystem::exists(others));
+  EXPECT_TRUE(std::filesystem::exists(of_another_set));
+  EXPECT_TRUE(std::filesystem::exists(of_another_machine));
 }
 
 TEST(TokenCache, AnErrorLeavesNothing) {

@@ -279,6 +279,51 @@ TEST_F(SignalledSupervision, ARequestThatComesTooEarlyIsNoFailure) {
   EXPECT_EQ(text("err"), "");
 }
 
+struct ElsewhereCase {
+  bool was_told_to_stop;  // the other machine, which failed otherwise
+  int ranks_end_with;     // when they are told to end
+  int exit_code;
+};
+
+class Elsewhere : public SignalledSupervision,
+                  public ::testing::WithParamInterface<ElsewhereCase> {};
+
+// What ranks do that are ended beside a failure says nothing about it: all start again. A request
+// that another machine was given is one to all.
+TEST_P(Elsewhere, AFailureIsToldFromARequest) {
+  const int port = reserve_port(0, /*listens=*/false)->number;
+  const auto options = [&](bool is_host) {
+    return MeetingOptions{.address = "127.0.0.1",
+                          .port = port,
+                          .num_machines = 2,
+                          .settings = "1 rank",
+                          .join_timeout = std::chrono::seconds(20),
+                          .is_host = is_host};
+  };
+  LaunchPlan plan = shell(fmt::format("trap 'exit {}' TERM; touch $FOLDER/ready0 $FOLDER/ready1;"
+                                      "while :; do sleep 0.05; done",
+                                      GetParam().ranks_end_with),
+                          1);
+  plan.runs_recipe = true;
+  Meeting host(options(true));
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    Meeting guest(options(false));
+    guest.begin_round(0);
+    ::_exit(
+        run_workers(plan, {.streams = {out_, err_}, .meeting = &guest, .patience = {}}).exit_code);
+  }
+  host.begin_round(0);
+  wait_for("ready1");
+  host.tell_failure("rank 1: broken", GetParam().was_told_to_stop, 128 + SIGTERM);
+  EXPECT_EQ(exit_code(pid), GetParam().exit_code);
+}
+
+INSTANTIATE_TEST_SUITE_P(Supervision, Elsewhere,
+                         ::testing::Values(ElsewhereCase{false, kStoppedExitCode, 1},
+                                           ElsewhereCase{true, kStoppedExitCode, kStoppedExitCode},
+                                           ElsewhereCase{true, 0, 0}, ElsewhereCase{true, 3, 1}));
+
 struct StoppingCase {
   const char* phase;  // on the status page of every rank
   int hang_timeout_ms;

@@ -55,13 +55,6 @@ TEST(HtmlReport, EscapesWhatUsersWrote) {
   EXPECT_EQ(count_of(page, "</script>"), 1u);
 }
 
-TEST(HtmlReport, TheTimeIsThatOfAllPartsOfARun) {
-  ReportData data = run_of(6);
-  const double seconds[] = {10, 50, 70, 5, 20, 3};  // went on from steps 3 and 5
-  for (size_t i = 0; i < data.rows.size(); ++i) data.rows[i]["elapsed_seconds"] = seconds[i];
-  EXPECT_THAT(loss_curve_page(data), HasSubstr("<b>1:33</b><span>of the run's time</span>"));
-}
-
 TEST(HtmlReport, DrawsOnlyWhatWasMeasured) {
   EXPECT_EQ(count_of(loss_curve_page(run_of(3)), "<svg "), 3u);  // loss, learning rate, speed
   EXPECT_EQ(count_of(loss_curve_page(ReportData{}), "<svg "), 0u);

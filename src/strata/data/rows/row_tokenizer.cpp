@@ -212,7 +212,7 @@ TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
       documents[i].example = document(encode(prompt_text + text));
     }
   }
-  TokenizedRow result{.missing_answers = documents[0].missing_answers};
+  TokenizedRow result{.example = {}, .missing_answers = documents[0].missing_answers};
   if (are_rewarded) {
     result.example =
         join_rewarded(row, std::move(documents[0].example), std::move(documents[1].example));

@@ -13,6 +13,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/file_lock.h"
+#include "strata/base/owner_file.h"
 #include "strata/base/xxh3.h"
 #include "strata/text/templates/template_marks.h"
 
@@ -80,10 +81,16 @@ void remove_old(const fs::path& folder) {
   }
 }
 
+// What a process of this machine writes to. Of others nobody knows: some file systems lock a file
+// on each machine alone.
+std::string unfinished_prefix(const fs::path& path) {
+  return fmt::format("{}.tmp-{}-", path.filename().string(), host_name());
+}
+
 // Of a start that was interrupted. Requires: the lock of the key, so that nobody writes to them.
 void remove_unfinished(const fs::path& path) {
   std::error_code error;
-  const std::string start = path.filename().string() + ".tmp-";
+  const std::string start = unfinished_prefix(path);
   for (fs::directory_iterator it(path.parent_path(), error), end; !error && it != end;
        it.increment(error)) {
     if (it->path().filename().string().starts_with(start)) fs::remove(it->path(), error);
@@ -95,7 +102,8 @@ void remove_unfinished(const fs::path& path) {
 // empty: it was.
 std::string keep_tokens(const fs::path& path,
                         const std::function<DatasetStats(TokenWriter&)>& make) {
-  const fs::path temporary = fmt::format("{}.tmp-{}", path.string(), ::getpid());
+  const fs::path temporary =
+      path.parent_path() / fmt::format("{}{}", unfinished_prefix(path), ::getpid());
   std::optional<TokenWriter> writer;
   std::error_code ignored;
   try {
@@ -217,13 +225,12 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
       return {.store = std::move(*store), .was_cached = true, .note = {}};
     remove_unfinished(path);
     note = keep_tokens(path, make);
+    if (note.empty()) remove_old(folder);
+    // It may be there although this process could not write it: another machine's.
+    if (auto store = find(path))
+      return {.store = std::move(*store), .was_cached = !note.empty(), .note = {}};
     // What has no room there has none in a folder beside it.
     if (const fs::path other = fs::temp_directory_path(error); !error) scratch = other;
-    if (note.empty()) {
-      remove_old(folder);
-      if (auto store = find(path))
-        return {.store = std::move(*store), .was_cached = false, .note = {}};
-    }
   }
   return {.store = TokenStore::scratch(make, scratch), .was_cached = false, .note = note};
 }

@@ -43,13 +43,13 @@ bool is_any_asked(const StopRequest& request, comm::Group& world) {
 bool has_training_begun() { return has_begun; }
 
 StopSignals::StopSignals(bool tells) {
-  has_begun = true;
   requested = is_at_end = false;
   tells_of_interrupt = tells;
   install(SIGTERM, 0);
   install(SIGUSR1, 0);
   install(SIGHUP, 0);
   install(SIGINT, SA_RESETHAND);
+  has_begun = true;  // last: until then what came before answers
 }
 
 void StopSignals::install(int number, int flags) {

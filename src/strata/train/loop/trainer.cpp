@@ -98,6 +98,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
     if (!is_main()) return;
     notes.push_back(
         log_.open_metrics(fs::path(config.train.output_dir) / "metrics.jsonl", resumed));
+    if (resumed) count_on();
     if (saving.writes_result && config::reports_to_tensorboard(config.train)) open_events();
   });
   if (is_main()) open_progress(output);
@@ -133,6 +134,8 @@ double Trainer::run() {
   sums_.start(start);
   set_phase(kTrainingPhase);
   if (config_.train.eval_on_start && step_ == 0) evaluate(/*decides=*/false);
+  // No rank is in its first step while a request still ends another at once.
+  world_.barrier();
   signals_.emplace(/*tells=*/is_main());
   if (!train_steps()) {
     stop();

@@ -140,6 +140,10 @@ class Trainer {
   // A row of this moment.
   void record(Json values, const Json& readings);
   Json machine_readings() const;
+  // Of this run and of those that it goes on from, loading included. Rank 0.
+  double elapsed_seconds() const;
+  // Behind the rows of metrics.jsonl. Rank 0.
+  void count_on();
   std::string progress_text() const;
   double learning_rate() const;
   // Sums of the batch over all ranks, and its mean loss.
@@ -184,6 +188,7 @@ class Trainer {
   bool owes_evaluation_ = false;      // that of the step before was broken off
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end
   int64_t step_ = 0;
+  double seconds_before_ = 0;  // rank 0: of the runs that this one goes on from
 };
 
 }  // namespace strata::train

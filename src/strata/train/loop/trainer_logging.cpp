@@ -33,10 +33,8 @@ double seconds_since_1970() {
 // Set when the program is loaded, not at the first log.
 const double kProcessStart = seconds_since_1970();
 
-// Since the launcher started when it said so, else since this process did.
-double seconds_since_launch() {
-  return seconds_since_1970() - launch::launch_time().value_or(kProcessStart);
-}
+// Since when seconds are counted: the launcher's start when it said so, else this process's.
+double start_time() { return launch::launch_time().value_or(kProcessStart); }
 
 }  // namespace
 
@@ -46,9 +44,21 @@ void Trainer::account(const StepOutcome& outcome) {
   log_.show({.step = step_,
              .loss = outcome.loss,
              .tokens_per_second = sums_.tokens_per_second(Clock::now()),
-             .elapsed_seconds = seconds_since_launch(),
+             .elapsed_seconds = elapsed_seconds(),
              .peak_rss_mb = peak_rss_mb(),
              .device_memory_mb = device_memory_mb(trainee_.store->options().device)});
+}
+
+double Trainer::elapsed_seconds() const {
+  return seconds_before_ + seconds_since_1970() - start_time();
+}
+
+void Trainer::count_on() {
+  double last = 0;
+  for (const Json& row : log_.rows()) last = row.value("elapsed_seconds", last);
+  // A launcher that has started its ranks again has counted on by itself.
+  const double counted = launch::restart_count() > 0 ? elapsed_seconds() : 0;
+  seconds_before_ = std::max(0.0, last - counted);
 }
 
 Json Trainer::machine_readings() const {
@@ -56,7 +66,7 @@ Json Trainer::machine_readings() const {
   // Before the first log of a loss nobody knows it.
   const double speed = sums_.logged_tokens_per_second();
   if (speed > 0) readings["tokens_per_second"] = speed;
-  readings["elapsed_seconds"] = seconds_since_launch();
+  readings["elapsed_seconds"] = elapsed_seconds();
   readings["peak_rss_mb"] = peak_rss_mb();
   readings["device_memory_mb"] = device_memory_mb(trainee_.store->options().device);
   return readings;

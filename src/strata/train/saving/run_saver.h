@@ -34,7 +34,7 @@ struct RunMoment {
 class RunSaver {
  public:
   struct Options {
-    comm::Group& group;         // of all ranks, for the thread that saves, used by nothing else
+    comm::Group& group;         // of all ranks: the saving thread's, and patient_group()
     bool writes_result = true;  // at the end, by somebody else
     std::function<void(const std::string&)> say = {};
   };
