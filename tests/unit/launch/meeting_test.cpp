@@ -37,6 +37,16 @@ class Machines : public ::testing::Test {
     }
     return std::nullopt;
   }
+  // Connections that say nothing, and behind them, the last, a machine's.
+  std::vector<JsonLink> call_behind_a_crowd(int size) const {
+    std::vector<JsonLink> callers;
+    std::string reason;
+    for (int i = 0; i <= size; ++i) {
+      callers.push_back(connect_to("127.0.0.1", port_, reason).value());
+    }
+    callers.back().send(Json{{"join", "4 ranks"}, {"num_machines", 2}, {"attempt", 0}});
+    return callers;
+  }
   template <typename F>
   static std::string error_of(F&& call) {
     try {
@@ -243,19 +253,14 @@ TEST_F(Machines, AloneCanEndTheirRun) {
   EXPECT_FALSE(host.is_done() || guest.is_done() || host.is_over() || guest.is_over());
 }
 
-// Connections that say nothing, before the one of a machine, and no descriptor for all of them.
+// No descriptor for all of them.
 TEST_F(Machines, ComeThroughACrowdOfSilentCallers) {
   Meeting host(options(true));
-  std::string reason;
-  std::vector<std::optional<JsonLink>> crowd(12);
-  for (auto& each : crowd) each = connect_to("127.0.0.1", port_, reason);
-  auto guest = connect_to("127.0.0.1", port_, reason);
-  ASSERT_TRUE(guest) << reason;
-  guest->send(Json{{"join", "4 ranks"}, {"num_machines", 2}, {"attempt", 0}});
+  const std::vector<JsonLink> callers = call_behind_a_crowd(12);
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit old = limit;
-  limit.rlim_cur = static_cast<rlim_t>(guest->descriptor()) + 6;
+  limit.rlim_cur = static_cast<rlim_t>(callers.back().descriptor()) + 6;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   const clock_t before = std::clock();
   const std::string error = error_of([&] { host.begin_round(0); });
@@ -267,12 +272,7 @@ TEST_F(Machines, ComeThroughACrowdOfSilentCallers) {
 
 TEST_F(Machines, ComeThroughMoreCallersThanALauncherListensTo) {
   Meeting host(options(true));
-  std::string reason;
-  std::vector<std::optional<JsonLink>> crowd(100);
-  for (auto& each : crowd) each = connect_to("127.0.0.1", port_, reason);
-  auto guest = connect_to("127.0.0.1", port_, reason);
-  ASSERT_TRUE(guest) << reason;
-  guest->send(Json{{"join", "4 ranks"}, {"num_machines", 2}, {"attempt", 0}});
+  const std::vector<JsonLink> callers = call_behind_a_crowd(100);
   EXPECT_EQ(error_of([&] { host.begin_round(0); }), "no error");
   EXPECT_LT(host.descriptors().size(), 100u);
 }
