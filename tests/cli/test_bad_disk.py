@@ -135,13 +135,55 @@ def test_disk_full_at_save(inputs, tmp_path, small_disk, room_again):
 ROOM = 10**9
 
 
-def test_disk_full_at_export(inputs, tmp_path, small_disk):
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("room_again", [True, False])
+def test_disk_full_at_export(inputs, tmp_path, small_disk, ranks, room_again):
+    """Nothing but the run's memory holds what was trained: it waits for room, and with it the result is that of
+    a run that had it from the start; a request to stop gives it up, and nothing is there in part."""
     (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 100 * 1024))
-    flags = {**flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=1),
-             "output_dir": small_disk}
-    text = fail(flags, FREE_BYTES=ROOM)
-    assert re.search(r"model\.safetensors.*No space left on device", text, re.IGNORECASE), text
-    assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=1)
+    process = start_strata({**flags, "output_dir": small_disk}, ranks, preloaded.variables(FREE_BYTES=ROOM))
+    try:
+        text = read_until(process, r"warning: .*model\.safetensors.*no space left on device.*in memory alone")
+        assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
+        if room_again:
+            (small_disk / "ballast").unlink()
+        else:
+            process.send_signal(signal.SIGTERM)
+        text, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode == 0) == room_again, text
+    assert not [p for p in output_files(small_disk) if "tmp" in p]
+    if room_again:
+        whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, ranks)
+        assert ((small_disk / "model.safetensors").read_bytes()
+                == (whole.folder / "model.safetensors").read_bytes())
+    else:
+        assert re.search(r"error: .*model\.safetensors.*no space left on device", text, re.IGNORECASE), text
+        assert not [p for p in output_files(small_disk) if "safetensors" in p]
+
+
+def test_a_folder_that_is_away_at_export(inputs, tmp_path):
+    """As of a file server that is not there for a while: once it is back, the result is written."""
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=2000)
+    folder = tmp_path / "out"
+    process = start_strata({**flags, "output_dir": folder}, 1)
+    try:
+        wait_for_step(process, folder, 2)
+        away = tmp_path / "away"
+        folder.rename(away)
+        folder.write_text("a file in its place")
+        read_until(process, r"warning: .*in memory alone")
+        folder.unlink()
+        away.rename(folder)
+        text, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, text
+    assert (folder / "model.safetensors").exists()
 
 
 def test_disk_full_at_export_behind_a_checkpoint(inputs, tmp_path, small_disk):

@@ -124,19 +124,24 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
         written->second.checksum.text_64() != checksum(bytes.data(), bytes.size())) {
       problem = "other values";
     } else if (zeros.refuses(spec.name, spec.shape, is_zero(bytes))) {
-      problem = "only zeros";
+      throw_zeros(saved.path().filename(), fmt::format("only zeros in \"{}\"", spec.name));
     }
     forget_pages(bytes);
   }
   if (problem == nullptr) return;
-  throw_unlike(saved.path().filename(), fmt::format("{} in \"{}\"", problem, spec.name));
+  throw IoError(unlike(saved.path().filename(), fmt::format("{} in \"{}\"", problem, spec.name)));
 }
 
-void ExportFiles::throw_unlike(const std::string& file, const std::string& found) const {
-  throw IoError(
+std::string ExportFiles::unlike(const std::string& file, const std::string& found) const {
+  return fmt::format(
       "{}: found {} after saving, expected what was trained; the last checkpoint is as it was: "
       "check the disk and save again from there",
       (folder_ / file).string(), found);
+}
+
+// Not the disk's fault: the same would be written again.
+void ExportFiles::throw_zeros(const std::string& file, const std::string& found) const {
+  throw FormatError(unlike(file, found));
 }
 
 std::string ExportFiles::entry() const {
@@ -168,7 +173,7 @@ void ExportFiles::publish() {
   ZeroCheck zeros(trained_);
   for (const File& file : files_) read_back(file, zeros);
   if (const std::string name = zeros.untrained(); !name.empty()) {
-    throw_unlike(files_[file_of_.at(name)].name, "only " + zeros_in_all_like(name));
+    throw_zeros(files_[file_of_.at(name)].name, "only " + zeros_in_all_like(name));
   }
   for (const auto& [name, content] : texts_) {
     update_.write(name, content);

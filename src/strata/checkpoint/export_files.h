@@ -65,8 +65,9 @@ class ExportFiles {
   // The same in parts, one behind the other.
   void append(const std::string& name, std::span<const std::byte> data);
   // Completes the files, reads them back and puts them in place (base/folder_update.h); weights of
-  // an earlier model in the folder go. Throws IoError, with the folder as it was, when a file does
-  // not hold exactly the tensors, values and metadata that were written.
+  // an earlier model in the folder go. With the folder as it was: throws IoError when a file does
+  // not hold exactly the tensors, values and metadata that were written, FormatError when those are
+  // zeros that were never trained.
   void publish();
 
  private:
@@ -80,7 +81,8 @@ class ExportFiles {
   void read_back(const File& file, ZeroCheck& zeros) const;
   void read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec,
                  ZeroCheck& zeros) const;
-  [[noreturn]] void throw_unlike(const std::string& file, const std::string& found) const;
+  std::string unlike(const std::string& file, const std::string& found) const;
+  [[noreturn]] void throw_zeros(const std::string& file, const std::string& found) const;
   // The file without which no reader opens the others.
   std::string entry() const;
   std::vector<std::string> stale_weights() const;

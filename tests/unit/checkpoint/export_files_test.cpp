@@ -57,7 +57,7 @@ TEST(ExportFiles, AMatrixOfZerosIsNoResultOfTraining) {
       files.publish();
     };
     if (row.is_refused) {
-      const std::string message = message_of<IoError>(save);
+      const std::string message = message_of<FormatError>(save);
       EXPECT_NE(message.find(row.name), std::string::npos) << message;
       EXPECT_NE(message.find("only zeros"), std::string::npos) << message;
     } else {

@@ -50,6 +50,8 @@ class Trainer {
   // then the state is saved. Returns the mean loss over all steps of this run.
   double run();
   bool is_stopped() const { return is_stopped_; }
+  // Whether a signal asks this rank to, also behind the last step.
+  bool is_asked_to_stop() const { return signals_ && signals_->is_requested(); }
   // Whether an update has changed weights, in this run or in those that it goes on from.
   bool has_learned() const { return has_learned_; }
   // For who writes the result after run().

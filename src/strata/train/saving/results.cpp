@@ -19,6 +19,7 @@
 #include "strata/text/templates/changed_files.h"
 #include "strata/train/datasets.h"
 #include "strata/train/saving/result_pages.h"
+#include "strata/train/saving/result_retry.h"
 #include "strata/train/setup/adapter_settings.h"
 #include "strata/train/setup/hub_place.h"
 
@@ -184,18 +185,55 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
   }
 }
 
+// Where what was trained is whole on the disk as well, and how to make the result of it.
+std::string way_back(const config::RunConfig& config, const Trainer& trainer) {
+  const auto last = trainer.last_checkpoint();
+  if (!last) return "";
+  return config.train.save_only_model
+             ? fmt::format(
+                   "; the weights are whole in {}: mend that, and strata convert {} {} "
+                   "--to safetensors makes a result of them",
+                   last->string(), last->string(), config.train.output_dir)
+             : fmt::format(
+                   "; what was trained is whole in {}: mend that, and the same command "
+                   "with --resume_from_checkpoint true writes the result",
+                   last->string());
+}
+
+// Whether to try once more, on all ranks alike; a group that is broken is nothing to wait for.
+bool is_worth_a_retry(ResultRetry& retry, const std::optional<std::string>& refusal) {
+  try {
+    return retry.waits(refusal);
+  } catch (const CommError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void write_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
-  try {
-    export_results(config, trainee, trainer);
-  } catch (const IoError& error) {
-    const auto last = trainer.last_checkpoint();
-    if (!last || config.train.save_only_model) throw;
-    throw IoError(
-        "{}; what was trained is whole in {}: mend that, and the same command with "
-        "--resume_from_checkpoint true writes the result",
-        error.what(), last->string());
+  ResultRetry retry(trainer.saver().patient_group(),
+                    {.obstacle =
+                         [&] {
+                           return obstacle_to_result(config.train.output_dir,
+                                                     trainer.saver().result_bytes());
+                         },
+                     .is_asked_to_stop = [&] { return trainer.is_asked_to_stop(); },
+                     .say = [&](const std::string& line) { trainer.say(line); }});
+  while (true) {
+    std::optional<std::string> refusal;  // of rank 0's disk, which alone is written to
+    std::exception_ptr failure;
+    try {
+      export_results(config, trainee, trainer);
+      break;
+    } catch (const IoError& error) {
+      const std::string way = way_back(config, trainer);
+      if (way.empty()) refusal = error.what();
+      failure = std::make_exception_ptr(IoError(error.what() + way));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    if (!is_worth_a_retry(retry, refusal)) std::rethrow_exception(failure);
   }
   if (trainee.store->mesh().world->rank() == 0) trainer.saver().remove_all_but_best();
 }

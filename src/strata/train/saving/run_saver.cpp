@@ -106,8 +106,9 @@ void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,
   }
   // The log once more in the report, and in metrics.jsonl.
   if (options_.writes_result) {
-    plan.result_bytes = result_bytes(trainee_, result_type(config_, trainee_)) + companions +
-                        3 * beside + settings_text_.size();
+    result_bytes_ = train::result_bytes(trainee_, result_type(config_, trainee_)) + companions +
+                    3 * beside + settings_text_.size();
+    plan.result_bytes = result_bytes_;
   }
   comm::all_or_nothing(world_, "looking for room to save", [&] {
     if (!is_main()) return;

@@ -48,6 +48,8 @@ class RunSaver {
   void prepare(const StepPlan& plan, int64_t step, const Datasets& datasets);
   // Whether prepare() has found that the run saves.
   bool saves() const { return saver_ != nullptr; }
+  // Room that the result takes on the disk, all files together; 0: none is written.
+  uint64_t result_bytes() const { return result_bytes_; }
   // Rank 0, of a run that saves or writes a result: what lies beside it, as it was before the first
   // step.
   const checkpoint::SmallFiles& companions() const { return companions_; }
@@ -107,6 +109,7 @@ class RunSaver {
   std::optional<checkpoint::WholeFiles> whole_files_;  // FULL_STATE_DICT
   checkpoint::SmallFiles companions_;
   std::string second_names_;  // rank 0: checkpoint::kSecondNames, or nothing
+  uint64_t result_bytes_ = 0;
   bool is_asked_ = false;
 };
 
