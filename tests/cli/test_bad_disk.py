@@ -11,7 +11,7 @@ import pytest
 
 import preloaded
 from failing import fail, flags_of
-from running import base_flags, output_files, read_until, run_strata, start_strata, wait_for_step, words_of
+from running import base_flags, output_files, read_until, run_strata, start_strata, strata, wait_for_step, words_of
 
 
 def test_output_folder_under_a_file(inputs, tmp_path):
@@ -186,21 +186,29 @@ def test_a_folder_that_is_away_at_export(inputs, tmp_path):
     assert (folder / "model.safetensors").exists()
 
 
-def test_disk_full_at_export_behind_a_checkpoint(inputs, tmp_path, small_disk):
+@pytest.mark.parametrize("weights_alone", [False, True])
+def test_disk_full_at_export_behind_a_checkpoint(inputs, tmp_path, small_disk, weights_alone):
     """What is lost is nothing, and the message says how to go on."""
-    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=2, save_strategy="steps", save_steps=2)
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=2, save_strategy="steps", save_steps=2,
+                     save_only_model=weights_alone)
     whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, 2)
     saved = sum(p.stat().st_size for p in (whole.folder / "checkpoint-2").iterdir())
     result = (whole.folder / "model.safetensors").stat().st_size
     (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - saved - result))
     flags["output_dir"] = small_disk
     text = fail(flags, FREE_BYTES=ROOM)
-    assert re.search(r"model\.safetensors.*no space left on device.*; what was trained is whole in "
-                     rf"{small_disk}/checkpoint-2: .*--resume_from_checkpoint true writes", text, re.IGNORECASE), text
+    way = ("; the weights are whole in {0}: strata convert {0} NEW_FOLDER --to safetensors makes" if weights_alone else
+           "; what was trained is whole in {0}: .*--resume_from_checkpoint true writes")
+    assert re.search(r"model\.safetensors.*no space left on device.*" + way.format(f"{small_disk}/checkpoint-2"),
+                     text, re.IGNORECASE), text
     (small_disk / "ballast").unlink()
-    run_strata({**flags, "resume_from_checkpoint": True}, 2)
-    assert ((small_disk / "model.safetensors").read_bytes()
-            == (whole.folder / "model.safetensors").read_bytes())
+    folder = small_disk
+    if weights_alone:
+        folder = tmp_path / "new"
+        strata("convert", small_disk / "checkpoint-2", folder, "--to", "safetensors")
+    else:
+        run_strata({**flags, "resume_from_checkpoint": True}, 2)
+    assert (folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
 
 
 def test_disk_full_while_logging(inputs, tmp_path, small_disk):

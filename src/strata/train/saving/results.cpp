@@ -191,9 +191,9 @@ std::string way_back(const config::RunConfig& config, const Trainer& trainer) {
   if (!last) return "";
   return config.train.save_only_model
              ? fmt::format(
-                   "; the weights are whole in {}: mend that, and strata convert {} {} "
-                   "--to safetensors makes a result of them",
-                   last->string(), last->string(), config.train.output_dir)
+                   "; the weights are whole in {}: strata convert {} NEW_FOLDER --to safetensors "
+                   "makes a result of them",
+                   last->string(), last->string())
              : fmt::format(
                    "; what was trained is whole in {}: mend that, and the same command "
                    "with --resume_from_checkpoint true writes the result",
