@@ -147,6 +147,8 @@ class Trainer {
   // Behind the rows of metrics.jsonl. Rank 0.
   void count_on();
   std::string progress_text() const;
+  // The reference's estimate: six for each token of the run and weight outside of embeddings.
+  double floating_point_operations() const;
   double learning_rate() const;
   // Sums of the batch over all ranks, and its mean loss.
   void sum_losses(StepOutcome& outcome);

@@ -156,11 +156,21 @@ report::TrainerState Trainer::state() const {
   state.train_batch_size = config_.train.per_device_train_batch_size;
   state.num_train_epochs = plan_.num_epochs;
   state.num_input_tokens_seen = sums_.num_tokens();
+  state.total_flos = floating_point_operations();
   state.log_history = log_.history();
   state.should_training_stop = is_done();
   checkpoints_.best().fill(state);
   early_stopping_.fill(state);
   return state;
+}
+
+double Trainer::floating_point_operations() const {
+  double weights = 0;
+  for (const nn::Parameter* parameter : trainee_.model->parameters()) {
+    const bool counts = !parameter->is_embedding_table() && !parameter->is_buffer();
+    if (counts) weights += static_cast<double>(parameter->numel());
+  }
+  return 6 * static_cast<double>(sums_.num_tokens()) * weights;
 }
 
 void Trainer::log_summary(double seconds) {
@@ -171,7 +181,7 @@ void Trainer::log_summary(double seconds) {
   record(Json{{"train_runtime", seconds},
               {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
               {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},
-              {"total_flos", 0.0},
+              {"total_flos", floating_point_operations()},
               {"train_loss", sums_.mean_loss()}},
          machine_readings());
 }
