@@ -1,6 +1,7 @@
 #include "strata/models/config_reader.h"
 
 #include <cmath>
+#include <limits>
 
 #include "strata/base/error.h"
 
@@ -34,8 +35,18 @@ std::optional<int64_t> ConfigReader::optional_integer(const std::string& key) co
 }
 
 int64_t ConfigReader::positive_integer(const std::string& key, int64_t fallback) const {
+  return integer_up_to(std::numeric_limits<int32_t>::max(), key, fallback);
+}
+
+int64_t ConfigReader::num_layers(const std::string& key, int64_t fallback) const {
+  constexpr int64_t kMost = 4096;  // which are made one by one
+  return integer_up_to(kMost, key, fallback);
+}
+
+int64_t ConfigReader::integer_up_to(int64_t most, const std::string& key, int64_t fallback) const {
   const int64_t value = optional_integer(key).value_or(fallback);
   if (value < 1) fail(key, "an integer of at least 1");
+  if (has(key) && value > most) fail(key, fmt::format("at most {}", most));
   return value;
 }
 

@@ -19,7 +19,10 @@ class ConfigReader {
   explicit ConfigReader(const Json& json, std::string prefix = "");
 
   bool has(const std::string& key) const;
+  // Of a size: below 2^31, so that products of two are far from an int64_t's end.
   int64_t positive_integer(const std::string& key, int64_t fallback) const;
+  int64_t integer_up_to(int64_t most, const std::string& key, int64_t fallback) const;  // from 1 on
+  int64_t num_layers(const std::string& key, int64_t fallback) const;
   std::optional<int64_t> optional_integer(const std::string& key) const;
   double positive_number(const std::string& key, double fallback) const;
   double number(const std::string& key, double fallback) const;

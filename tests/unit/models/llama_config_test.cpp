@@ -73,6 +73,10 @@ TEST(LlamaConfig, ContradictionsNameTheKey) {
   expect_error<FormatError>(R"({"num_key_value_heads": 5})", "num_key_value_heads = 5");
   expect_error<FormatError>(R"({"head_dim": 7})", "head_dim = 7");
   expect_error<FormatError>(R"({"num_hidden_layers": 0})", "num_hidden_layers = 0");
+  expect_error<FormatError>(R"({"num_hidden_layers": 4097})",
+                            "num_hidden_layers = 4097, expected at most 4096");
+  expect_error<FormatError>(R"({"hidden_size": 2147483648})",
+                            "hidden_size = 2147483648, expected at most 2147483647");
   expect_error<FormatError>(R"({"hidden_size": 32.5})", "hidden_size = 32.5, expected an integer");
   expect_error<FormatError>(R"({"tie_word_embeddings": 1})", "expected true or false");
   expect_error<FormatError>(R"({"rope_scaling": {"type": "linear"}})", "no factor");

@@ -32,7 +32,7 @@ GptNeoXConfig parse_gpt_neox_config(const Json& json) {
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.hidden_size = config.positive_integer("hidden_size", c.hidden_size);
   c.intermediate_size = config.positive_integer("intermediate_size", c.intermediate_size);
-  c.num_hidden_layers = config.positive_integer("num_hidden_layers", c.num_hidden_layers);
+  c.num_hidden_layers = config.num_layers("num_hidden_layers", c.num_hidden_layers);
   c.num_attention_heads = config.positive_integer("num_attention_heads", c.num_attention_heads);
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);

@@ -18,11 +18,8 @@ int64_t read_num_experts(const ConfigReader& config, const std::string& key, int
                       key, *value, other, *alias);
   }
   const std::string& found = !value && alias ? other : key;
-  const int64_t count = config.positive_integer(found, fallback);
   constexpr int64_t kMost = 65536;  // of a layer; each is three layers here
-  if (count <= kMost) return count;
-  throw FormatError("config.json: found {} = {}, expected at most {}; fix the file", found, count,
-                    kMost);
+  return config.integer_up_to(kMost, found, fallback);
 }
 
 void check_router(int64_t experts_per_token, int64_t num_experts, const std::string& key) {

@@ -48,7 +48,7 @@ OptConfig parse_opt_config(const Json& json) {
   OptConfig c;
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.hidden_size = config.positive_integer("hidden_size", c.hidden_size);
-  c.num_hidden_layers = config.positive_integer("num_hidden_layers", c.num_hidden_layers);
+  c.num_hidden_layers = config.num_layers("num_hidden_layers", c.num_hidden_layers);
   c.num_attention_heads = config.positive_integer("num_attention_heads", c.num_attention_heads);
   c.ffn_dim = config.positive_integer("ffn_dim", c.ffn_dim);
   c.max_position_embeddings =

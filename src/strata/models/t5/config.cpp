@@ -67,8 +67,8 @@ T5Config parse_t5_config(const Json& json) {
   c.d_model = config.positive_integer("d_model", c.d_model);
   c.d_kv = config.positive_integer("d_kv", c.d_kv);
   c.d_ff = config.positive_integer("d_ff", c.d_ff);
-  c.num_layers = config.positive_integer("num_layers", c.num_layers);
-  c.num_decoder_layers = config.positive_integer("num_decoder_layers", c.num_layers);
+  c.num_layers = config.num_layers("num_layers", c.num_layers);
+  c.num_decoder_layers = config.num_layers("num_decoder_layers", c.num_layers);
   c.num_heads = config.positive_integer("num_heads", c.num_heads);
   c.relative_attention_num_buckets =
       config.positive_integer("relative_attention_num_buckets", c.relative_attention_num_buckets);
