@@ -15,23 +15,26 @@ if(NOT TORCH_DIR)
     list(GET candidates 0 TORCH_DIR)
   endif()
 endif()
-if(NOT EXISTS "${TORCH_DIR}/include/ATen/ATen.h")
-  message(FATAL_ERROR "TORCH_DIR: found no libtorch in '${TORCH_DIR}', expected include/ATen/ATen.h; "
-                      "run `make build`, or pass -DTORCH_DIR=<folder of libtorch>")
-endif()
+foreach(part include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
+  if(NOT EXISTS "${TORCH_DIR}/${part}")
+    message(FATAL_ERROR "TORCH_DIR: found no libtorch in '${TORCH_DIR}', expected ${part}; "
+                        "run `make build`, or pass -DTORCH_DIR=<folder of libtorch>")
+  endif()
+endforeach()
 message(STATUS "libtorch: ${TORCH_DIR}")
 
 add_library(torch::fmt INTERFACE IMPORTED)
 target_include_directories(torch::fmt SYSTEM INTERFACE ${TORCH_DIR}/include)
 
+# By their files, whose folder CMake then writes into the RPATH of what it builds.
 add_library(torch::torch INTERFACE IMPORTED)
 target_include_directories(torch::torch SYSTEM INTERFACE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include)
 target_compile_definitions(torch::torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
-target_link_directories(torch::torch INTERFACE ${TORCH_DIR}/lib)
-target_link_libraries(torch::torch INTERFACE torch_cpu c10)
+target_link_libraries(torch::torch INTERFACE
+  ${TORCH_DIR}/lib/libtorch_cpu.so ${TORCH_DIR}/lib/libc10.so)
 if(EXISTS ${TORCH_DIR}/lib/libtorch_cuda.so)
-  target_link_libraries(torch::torch INTERFACE -Wl,--no-as-needed torch_cuda c10_cuda -Wl,--as-needed)
+  # Nothing names a symbol of theirs; they register themselves when they are loaded.
+  target_link_libraries(torch::torch INTERFACE -Wl,--no-as-needed
+    ${TORCH_DIR}/lib/libtorch_cuda.so ${TORCH_DIR}/lib/libc10_cuda.so -Wl,--as-needed)
 endif()
-set(CMAKE_BUILD_RPATH ${TORCH_DIR}/lib)
-set(CMAKE_INSTALL_RPATH ${TORCH_DIR}/lib)

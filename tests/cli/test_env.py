@@ -3,12 +3,11 @@ import json
 import os
 import resource
 import socket
+import subprocess
 
 import pytest
 
-from test_cli import ENVIRONMENT, STRATA, run
-
-import subprocess
+from bare_environment import ENVIRONMENT, STRATA, run
 
 
 def report(*flags, **environment):

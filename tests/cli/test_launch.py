@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from bare_environment import run
 from running import PROGRAM, environment
 
 RECIPE = ["sft", "--model_name_or_path", "m", "--dataset_name", "d", "--output_dir", "out"]
@@ -302,3 +303,28 @@ def test_second_interrupt_ends_at_once():
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT and time.monotonic() - start < 2
+
+
+def test_wrong_launches():
+    cases = [
+        (["launch"], "error: strata launch: found nothing to run, expected sft"),
+        (["selftest", "--num_processes", "2"], "error: strata selftest: found nothing to run, expected sft"),
+        (["launch", "--num_machines", "2", "--num_processes", "2", "--main_process_ip", "127.0.0.1", "--no_python",
+          "/bin/true"], 'found "127.0.0.1", which is each machine itself, with num_machines 2'),
+        (["launch", "train"], "error: train: found an unknown recipe, expected sft"),
+        (["launch", "trl.scripts.sft"], "error: trl.scripts.sft: found an unknown recipe, expected sft"),
+        (["--num_gpus=2", "--master_port", "60000", "train.py"], "error: model_name_or_path: found nothing"),
+        (["--include", "localhost:0,1", "train.py"], "expected a known one; use gpu_ids 0,1"),
+        (["launch", "--num_proceses", "2", "sft"], "did you mean --num_processes?"),
+        (["launch", "--num_processes", "3", "--num_machines", "2", "--main_process_ip", "a",
+          "--no_python", "/bin/true"], "num_processes: found 3, expected a multiple of "
+                                       "num_machines (2)"),
+        (["launch", "--learning_rate", "1", "sft"],
+         "found a flag of the recipe before its name, expected it after"),
+        (["launch", "--tpu", "sft"], "error: launch --tpu: found \"true\", expected false; not "
+                                     "supported in this version"),
+    ]
+    for arguments, message in cases:
+        result = run(*arguments)
+        assert result.returncode == 2, arguments
+        assert message in result.stderr

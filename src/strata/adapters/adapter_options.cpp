@@ -1,13 +1,33 @@
 #include "strata/adapters/adapter_options.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "strata/base/error.h"
+
 namespace strata::adapters {
+namespace {
+
+constexpr std::array<std::pair<Method, std::string_view>, 5> kPeftTypes = {
+    {{Method::kLora, "LORA"},
+     {Method::kIa3, "IA3"},
+     {Method::kVera, "VERA"},
+     {Method::kPrompt, "PROMPT_TUNING"},
+     {Method::kPrefix, "PREFIX_TUNING"}}};
+
+}  // namespace
 
 Method method_of(std::string_view peft_type) {
-  if (peft_type == "IA3") return Method::kIa3;
-  if (peft_type == "VERA") return Method::kVera;
-  if (peft_type == "PROMPT_TUNING") return Method::kPrompt;
-  if (peft_type == "PREFIX_TUNING") return Method::kPrefix;
-  return Method::kLora;
+  const auto* found =
+      std::ranges::find(kPeftTypes, peft_type, [](const auto& e) { return e.second; });
+  if (found == kPeftTypes.end())
+    throw InternalError("peft_type: found {}, expected one of its list", peft_type);
+  return found->first;
+}
+
+std::string_view peft_type_of(Method method) {
+  return std::ranges::find(kPeftTypes, method, [](const auto& e) { return e.first; })->second;
 }
 
 LoraOptions lora_options_of(const hf::AdapterConfig& config) {
@@ -47,6 +67,44 @@ LoraOptions lora_options_of(const hf::AdapterConfig& config) {
   options.num_virtual_tokens = config.num_virtual_tokens;
   options.prompt_init = config.prompt_tuning_init;
   return options;
+}
+
+void describe_options(const LoraOptions& options, hf::AdapterConfig& config) {
+  config.peft_type = peft_type_of(options.method);
+  config.feedforward_modules = options.feedforward_modules;
+  config.feedforward_modules_regex = options.feedforward_pattern;
+  config.r = options.r;
+  config.lora_alpha = options.alpha;
+  config.lora_dropout = options.dropout;
+  config.target_modules = options.target_modules;
+  config.target_modules_regex = options.target_pattern;
+  config.target_parameters = options.target_parameters;
+  config.exclude_modules = options.exclude_modules;
+  config.exclude_modules_regex = options.exclude_pattern;
+  config.layers_to_transform = options.layers_to_transform;
+  config.layers_pattern = options.layers_pattern;
+  config.rank_pattern = options.rank_pattern;
+  config.alpha_pattern = options.alpha_pattern;
+  config.modules_to_save = options.modules_to_save;
+  config.trainable_token_indices = options.trainable_tokens;
+  // A list alone means the embedding.
+  if (options.token_module == "lm_head") config.trainable_token_module = options.token_module;
+  config.ensure_weight_tying = options.ensure_weight_tying;
+  config.fan_in_fan_out = options.fan_in_fan_out;
+  config.use_rslora = options.use_rslora;
+  config.use_dora = options.use_dora;
+  config.lora_bias = options.lora_bias;
+  config.bias = options.bias;
+  // Over a quantised base the values are the adapter's own: whoever loads it has nothing to repeat.
+  config.init_lora_weights = options.keeps_base ? "true" : options.init;
+  config.loftq_bits = options.loftq_bits;
+  config.loftq_iter = options.loftq_iter;
+  config.d_initial = options.d_initial;
+  config.projection_prng_key = static_cast<int64_t>(options.projection_prng_key);
+  config.save_projection = options.save_projection;
+  config.init_weights = options.init_weights;
+  config.num_virtual_tokens = options.num_virtual_tokens;
+  config.prompt_tuning_init = options.prompt_init;
 }
 
 }  // namespace strata::adapters

@@ -1,5 +1,8 @@
-// What an adapter_config.json asks of attach_lora().
+// Between the settings of attach_lora() and those of an adapter_config.json, both ways. Owns: which
+// field of one is which of the other. Never: defaults that a model has, nor the file's form.
 #pragma once
+
+#include <string_view>
 
 #include "strata/adapters/lora.h"
 #include "strata/hf/adapter_files.h"
@@ -8,7 +11,15 @@ namespace strata::adapters {
 
 // Requires: one of PEFT's names that hf::AdapterConfig lists.
 Method method_of(std::string_view peft_type);
+// The way back.
+std::string_view peft_type_of(Method method);
 
+// What the file asks for. A projected prefix is one that is not: its file holds the rows alone.
 LoraOptions lora_options_of(const hf::AdapterConfig& config);
+
+// Sets what a file says of `options` in `config`; the rest of it stays. Not said by any:
+// `keeps_base` beyond the values' being the adapter's own, `prompt_text_ids`, modules that are tied
+// to the one with rows of its own, and how the rows of a prefix were made.
+void describe_options(const LoraOptions& options, hf::AdapterConfig& config);
 
 }  // namespace strata::adapters

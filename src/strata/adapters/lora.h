@@ -28,6 +28,8 @@ enum class Method {
   kPrefix,  // prefix tuning: rows before every layer's keys and values
 };
 
+// A new field has its place in train/setup/adapter_settings.cpp (a run's settings) and in
+// adapter_options.cpp (the file), whose tests then ask for a value of it.
 struct LoraOptions {
   Method method = Method::kLora;
   // (IA)^3: the targets that are rescaled at their input, by the ends of their paths (none: no
@@ -92,6 +94,7 @@ struct LoraOptions {
   std::vector<int64_t> prompt_text_ids = {};  // of TEXT: the text's tokens
 
   bool has_virtual_tokens() const { return method == Method::kPrompt || method == Method::kPrefix; }
+  bool operator==(const LoraOptions&) const = default;
 };
 
 // A trainable weight and the name it has in adapter_model.safetensors.

@@ -1,29 +1,20 @@
-// `strata convert`, `merge-weights` and `merge-adapter`: saved states from one format to another.
-#include <malloc.h>
-
+// `strata convert`: saved states from one format to another.
 #include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "strata/base/byte_size.h"
 #include "strata/base/error.h"
-#include "strata/base/file.h"
 #include "strata/checkpoint/convert/convert.h"
 #include "strata/checkpoint/convert/decoded_state.h"
-#include "strata/checkpoint/convert/merge.h"
 #include "strata/checkpoint/convert/plain_lora.h"
 #include "strata/checkpoint/convert/text_model.h"
-#include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/quantized_export.h"
 #include "strata/cli/command.h"
+#include "strata/cli/conversion.h"
 #include "strata/cli/file_flags.h"
 #include "strata/cli/quantization_flags.h"
-#include "strata/cli/standard_streams.h"
-#include "strata/hf/export_index.h"
-#include "strata/hf/formats/dcp.h"
-#include "strata/hf/formats/torch_types.h"
 #include "strata/train/saving/resume.h"
 
 namespace strata::cli {
@@ -33,7 +24,7 @@ namespace fs = std::filesystem;
 using checkpoint::ConvertOptions;
 using checkpoint::ConvertTarget;
 
-constexpr const char* kConvertUsage =
+constexpr const char* kUsage =
     "usage: strata convert PATH OUT --to TARGET [flags]\n"
     "\n"
     "PATH: whatever strata inspect reads. OUT: a new folder.\n"
@@ -73,49 +64,6 @@ constexpr const char* kConvertUsage =
     "  --bnb_4bit_quant_storage TYPE the type under which codes are stored (default: uint8)\n"
     "  --llm_int8_threshold X        (default: 6.0)\n"
     "  --llm_int8_skip_modules A,B   modules that are not quantised; default: the output layer\n";
-constexpr const char* kMergeWeightsUsage =
-    "usage: strata merge-weights CHECKPOINT OUT [flags]\n"
-    "\n"
-    "One model out of a sharded checkpoint: ours, or a folder of torch.distributed.checkpoint.\n"
-    "\n"
-    "flags:\n"
-    "  --unsafe_serialization        pytorch_model.bin instead of model.safetensors\n"
-    "  --remove_checkpoint_dir       remove CHECKPOINT afterwards\n";
-constexpr const char* kMergeAdapterUsage =
-    "usage: strata merge-adapter ADAPTER OUT [flags]\n"
-    "\n"
-    "The base model with a LoRA, DoRA, VeRA or (IA)^3 adapter folded into its weights.\n"
-    "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n"
-    "\n"
-    "flags:\n"
-    "  --base_model FOLDER           instead of the one that the adapter names\n"
-    "  --dequantize                  of a base in 4 or 8 bits or MXFP4: write its decoded weights\n"
-    "  --dtype TYPE                  float32, bfloat16 or float16 for the result; default: the "
-    "base's\n"
-    "  --max_shard_size SIZE         of safetensors files (default: 50GB)\n";
-
-std::optional<hf::DType> weight_type(const FileFlags& flags) {
-  if (!flags.has("dtype")) return std::nullopt;
-  std::string name = flags.get("dtype");
-  for (const auto& [spelling, meaning] :
-       {std::pair("fp32", "float32"), {"bf16", "bfloat16"}, {"fp16", "float16"}}) {
-    if (name == spelling) name = meaning;
-  }
-  if (name != "float32" && name != "bfloat16" && name != "float16") {
-    throw ConfigError("--dtype: found \"{}\", expected float32, bfloat16 or float16", name);
-  }
-  return hf::dtype_of_torch_dtype(name);
-}
-
-uint64_t max_shard_size(const FileFlags& flags) {
-  const std::string text = flags.get("max_shard_size", "50GB");
-  try {
-    return parse_byte_size(text);
-  } catch (const ConfigError&) {
-    throw ConfigError("--max_shard_size: found \"{}\", expected a size like 50GB or 500MB", text);
-  }
-}
-
 ConvertTarget target_of(const std::string& name) {
   if (name == "safetensors") return ConvertTarget::kSafetensors;
   if (name == "bin") return ConvertTarget::kTorch;
@@ -153,21 +101,6 @@ void refuse_flags_of_others(const FileFlags& flags) {
   }
 }
 
-// The folder of an adapter's base.
-fs::path base_of(const FileFlags& flags, const checkpoint::SavedState& adapter) {
-  const fs::path base = flags.get("base_model", checkpoint::base_model_of(adapter).string());
-  if (!base.empty()) return base;
-  throw ConfigError(
-      "{}: found no folder of the base model that it names, expected one; give "
-      "--base_model FOLDER",
-      flags.paths[0]);
-}
-
-void print_notes(const std::vector<std::string>& notes, const fs::path& out) {
-  for (const std::string& note : notes) tell("note: {}\n", note);
-  fmt::print("{}\n", out.string());
-}
-
 // `what` needs the values of the weights, and whoever reads its result expects none in MXFP4.
 void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
                    std::string_view what) {
@@ -175,24 +108,6 @@ void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
   throw ConfigError(
       "{}: found experts in MXFP4 in {}, expected plain weights; use a folder of those", what,
       folder.string());
-}
-
-// `base` seen as plain weights; `model`: the same as its files hold it.
-std::unique_ptr<checkpoint::SavedState> open_unpacked(const fs::path& base,
-                                                      const checkpoint::SavedState& model) {
-  if (!checkpoint::holds_packed(model)) {
-    throw ConfigError(
-        "--dequantize: found {} with plain weights, expected a quantised base; remove it",
-        base.string());
-  }
-  // Blocks are decoded out of the maps of a model folder.
-  if (!fs::exists(base / hf::kModelWeightsFile) && !fs::exists(base / hf::kModelIndexFile)) {
-    throw ConfigError(
-        "--dequantize: found weights in MXFP4 in {}, expected a folder with safetensors files; run "
-        "strata convert {} OUT --to safetensors first and name OUT with --base_model",
-        base.string(), base.string());
-  }
-  return std::make_unique<checkpoint::UnpackedState>(base);
 }
 
 // What an adapter began with: an adapter, or the base off which it was taken.
@@ -229,7 +144,7 @@ int convert_to_lora(const FileFlags& flags) {
   ConvertOptions options;
   options.keeps_base_mark = !flags.is_on("forget_base");
   options.weight_type = weight_type(flags);
-  print_notes(checkpoint::convert(plain, flags.paths[1], options), flags.paths[1]);
+  tell_result(checkpoint::convert(plain, flags.paths[1], options), flags.paths[1]);
   return 0;
 }
 
@@ -249,50 +164,49 @@ int convert_to_text_model(const FileFlags& flags) {
   if (!state.left_out().empty()) {
     notes.push_back(fmt::format("left out: {}", fmt::join(state.left_out(), ", ")));
   }
-  print_notes(notes, flags.paths[1]);
+  tell_result(notes, flags.paths[1]);
   return 0;
 }
 
-// A folder that may go with --remove_checkpoint_dir: a sharded checkpoint and nothing else, above
-// all no output folder of a run, and not where `out` comes to lie.
-void require_removable(const fs::path& checkpoint, const fs::path& out) {
-  const bool is_sharded = fs::is_regular_file(checkpoint / "manifest.json") ||
-                          hf::is_dcp_folder(checkpoint) ||
-                          hf::is_dcp_folder(checkpoint / "pytorch_model_fsdp_0");
-  if (!is_sharded || !checkpoint::list(checkpoint).empty() ||
-      !checkpoint::passed_over(checkpoint).empty()) {
-    throw ConfigError(
-        "--remove_checkpoint_dir: found {}, expected a sharded checkpoint (a folder with "
-        "manifest.json, or of torch.distributed.checkpoint) without others in it; drop the flag",
-        checkpoint.string());
-  }
-  const fs::path inner = fs::weakly_canonical(fs::absolute(out)), outer = fs::canonical(checkpoint);
-  const fs::path relative = inner.lexically_relative(outer);
-  if (!relative.empty() && *relative.begin() != "..") {
-    throw ConfigError(
-        "--remove_checkpoint_dir: found {} inside {}, expected the result elsewhere, as it would "
-        "go with the checkpoint; name another folder",
-        out.string(), checkpoint.string());
-  }
+int convert_to_codes(const FileFlags& flags, bool in_8bit) {
+  give_back_freed_tensors();
+  const auto model = checkpoint::open_saved_state(flags.paths[0]);
+  refuse_packed(*model, flags.paths[0], in_8bit ? "--to bnb-8bit" : "--to bnb-4bit");
+  tell_result(checkpoint::convert_quantized(*model, flags.paths[1],
+                                            {.quantization = quantization_of(flags, in_8bit),
+                                             .quant_storage = storage_of(flags),
+                                             .max_shard_size = max_shard_size(flags),
+                                             .weight_type = weight_type(flags)}),
+              flags.paths[1]);
+  return 0;
 }
 
-// Renamed first: half of a checkpoint must not look like one.
-void remove_converted(const fs::path& checkpoint) {
-  const fs::path folder = fs::canonical(checkpoint);
-  const fs::path doomed = folder.string() + ".tmp-removed";
-  std::error_code error;
-  fs::rename(folder, doomed, error);
-  if (!error) fs::remove_all(doomed, error);
-  if (!error) return;
-  throw IoError("{}: found {} when removing it, expected it to go (--remove_checkpoint_dir)",
-                folder.string(), error.message());
+int convert_to_format(const FileFlags& flags) {
+  ConvertOptions options;
+  options.target = target_of(flags.get("to"));
+  options.with_optimizer = !flags.is_on("weights_only");
+  options.keeps_base_mark = !flags.is_on("forget_base");
+  options.weight_type = weight_type(flags);
+  options.max_shard_size = max_shard_size(flags);
+  const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  // What the run would have left; the other targets are there to go on from and keep the masters.
+  const bool is_result = options.target == ConvertTarget::kSafetensors;
+  if (is_result && !options.weight_type) options.weight_type = checkpoint::result_type_of(*state);
+  if (options.target == ConvertTarget::kStrata) {
+    refuse_packed(*state, flags.paths[0], "--to strata");
+    const bool is_marked = state->is_adapter() && options.keeps_base_mark;
+    options.small_files = train::fresh_progress(flags.paths[0], state->facts().step.value_or(0),
+                                                is_marked ? state->facts().base_fingerprint : "");
+  }
+  tell_result(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
+  return 0;
 }
 
 }  // namespace
 
 int run_convert(const std::vector<std::string>& arguments) {
   if (wants_help(arguments)) {
-    fmt::print("{}", kConvertUsage);
+    fmt::print("{}", kUsage);
     return 0;
   }
   const FileFlags flags = read_file_flags(arguments, "convert",
@@ -312,102 +226,11 @@ int run_convert(const std::vector<std::string>& arguments) {
                                            {"llm_int8_skip_modules"}},
                                           2, 2);
   refuse_flags_of_others(flags);
-  if (flags.get("to") == "lora") return convert_to_lora(flags);
-  if (flags.get("to") == "text-model") return convert_to_text_model(flags);
-  if (const std::string to = flags.get("to"); to == "bnb-4bit" || to == "bnb-8bit") {
-    ::mallopt(M_MMAP_THRESHOLD, 1 << 20);  // see run_merge_adapter()
-    const auto model = checkpoint::open_saved_state(flags.paths[0]);
-    refuse_packed(*model, flags.paths[0], "--to " + to);
-    print_notes(
-        checkpoint::convert_quantized(*model, flags.paths[1],
-                                      {.quantization = quantization_of(flags, to == "bnb-8bit"),
-                                       .quant_storage = storage_of(flags),
-                                       .max_shard_size = max_shard_size(flags),
-                                       .weight_type = weight_type(flags)}),
-        flags.paths[1]);
-    return 0;
-  }
-  ConvertOptions options;
-  options.target = target_of(flags.get("to"));
-  options.with_optimizer = !flags.is_on("weights_only");
-  options.keeps_base_mark = !flags.is_on("forget_base");
-  options.weight_type = weight_type(flags);
-  options.max_shard_size = max_shard_size(flags);
-  const auto state = checkpoint::open_saved_state(flags.paths[0]);
-  // What the run would have left; the other targets are there to go on from and keep the masters.
-  const bool is_result = options.target == ConvertTarget::kSafetensors;
-  if (is_result && !options.weight_type) options.weight_type = checkpoint::result_type_of(*state);
-  if (options.target == ConvertTarget::kStrata) {
-    refuse_packed(*state, flags.paths[0], "--to strata");
-    const bool is_marked = state->is_adapter() && options.keeps_base_mark;
-    options.small_files = train::fresh_progress(flags.paths[0], state->facts().step.value_or(0),
-                                                is_marked ? state->facts().base_fingerprint : "");
-  }
-  print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
-  return 0;
-}
-
-int run_merge_weights(const std::vector<std::string>& arguments) {
-  if (wants_help(arguments)) {
-    fmt::print("{}", kMergeWeightsUsage);
-    return 0;
-  }
-  const FileFlags flags =
-      read_file_flags(arguments, "merge-weights",
-                      {{"unsafe_serialization", true}, {"remove_checkpoint_dir", true}}, 2, 2);
-  const auto state = checkpoint::open_saved_state(flags.paths[0]);
-  if (state->is_adapter()) {
-    throw ConfigError(
-        "{}: found an adapter, expected the weights of a model; use strata merge-adapter",
-        flags.paths[0]);
-  }
-  if (flags.is_on("remove_checkpoint_dir")) require_removable(flags.paths[0], flags.paths[1]);
-  ConvertOptions options;
-  options.with_optimizer = false;
-  if (flags.is_on("unsafe_serialization")) options.target = ConvertTarget::kTorch;
-  options.weight_type = checkpoint::result_type_of(*state);
-  print_notes(checkpoint::convert(*state, flags.paths[1], options), flags.paths[1]);
-  if (flags.is_on("remove_checkpoint_dir")) remove_converted(flags.paths[0]);
-  return 0;
-}
-
-int run_merge_adapter(const std::vector<std::string>& arguments) {
-  if (wants_help(arguments)) {
-    fmt::print("{}", kMergeAdapterUsage);
-    return 0;
-  }
-  const FileFlags flags = read_file_flags(arguments, "merge-adapter",
-                                          {{.name = "base_model", .is_path = true},
-                                           {"dequantize", true},
-                                           {"dtype"},
-                                           {"max_shard_size"}},
-                                          2, 2);
-  // Blocks of a tensor's size go back to the system when they are freed; on the heap, aligned ones
-  // would leave holes that the next one does not fit, and memory would grow with the model.
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  const auto adapter = checkpoint::open_saved_state(flags.paths[0]);
-  const fs::path base = base_of(flags, *adapter);
-  const bool is_quantized = checkpoint::is_quantized_folder(base);
-  if (is_quantized && !flags.is_on("dequantize")) {
-    throw ConfigError(
-        "{}: found a quantised base, expected plain weights to merge into; name the model it was "
-        "made from with --base_model, or pass --dequantize to write decoded weights",
-        base.string());
-  }
-  checkpoint::MergeOptions options;
-  std::unique_ptr<checkpoint::SavedState> model;
-  if (is_quantized) {
-    auto decoded = std::make_unique<checkpoint::DecodedState>(base);
-    options.decoded = decoded.get();
-    model = std::move(decoded);
-  } else {
-    model = checkpoint::open_saved_state(base);
-    if (flags.is_on("dequantize")) model = open_unpacked(base, *model);
-  }
-  options.weight_type = weight_type(flags);
-  options.max_shard_size = max_shard_size(flags);
-  print_notes(checkpoint::merge_adapter(*model, *adapter, flags.paths[1], options), flags.paths[1]);
-  return 0;
+  const std::string to = flags.get("to");
+  if (to == "lora") return convert_to_lora(flags);
+  if (to == "text-model") return convert_to_text_model(flags);
+  if (to == "bnb-4bit" || to == "bnb-8bit") return convert_to_codes(flags, to == "bnb-8bit");
+  return convert_to_format(flags);
 }
 
 }  // namespace strata::cli

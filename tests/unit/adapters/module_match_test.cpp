@@ -14,6 +14,17 @@ TEST(MatchesList, WholePathOrEndBehindADot) {
   EXPECT_TRUE(matches_list("lm_head", {"lm_head"}));
   EXPECT_FALSE(matches_list("a.xq_proj", {"q_proj"}));
   EXPECT_TRUE(matches_list("a.b.c", {"b.c"}));
+  EXPECT_FALSE(matches_list("a.b", {"a"}));
+  EXPECT_FALSE(matches_list("a.b", {}));
+}
+
+TEST(NameList, SaysTheSameOfManyNames) {
+  const std::vector<std::string> entries = {"q_proj", "b.c", "a.b.d", "", "x."};
+  const NameList names(entries);
+  for (const char* path : {"q_proj", "a.q_proj", "xq_proj", "a.b.c", "b.c", "c", "a.xb.c", "a.b.d",
+                           "b.d", "z.a.b.d", "a", "lm_head"}) {
+    EXPECT_EQ(names.matches(path), matches_list(path, entries)) << path;
+  }
 }
 
 TEST(IsInside, WholeSegments) {
@@ -25,6 +36,11 @@ TEST(IsInside, WholeSegments) {
 TEST(ModulePaths, AncestorsInOrder) {
   EXPECT_THAT(module_paths({"a.b.weight", "a.c.d.weight"}),
               ElementsAre("a", "a.b", "a.c", "a.c.d"));
+}
+
+TEST(MinimalSuffixes, OneEndServesSeveralTargets) {
+  EXPECT_THAT(minimal_suffixes({"a.b.q", "a.c.q", "a.b.k"}, {"a.d.k", "x.q.y"}),
+              ElementsAre("b.k", "q"));
 }
 
 TEST(MinimalSuffixes, ShortestThatNameNothingElse) {

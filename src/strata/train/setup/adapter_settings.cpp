@@ -161,47 +161,37 @@ std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {
 
 namespace {
 
-// The keys that only some methods have.
-void describe_method(const config::RunConfig& config, const adapters::LoraOptions& options,
-                     const models::Model& model, hf::AdapterConfig& result) {
-  using adapters::Method;
-  if (!config.model.adapter_name_or_path.empty() && options.has_virtual_tokens()) return;
-  switch (options.method) {
-    case Method::kLora:
-      result.loftq_bits = options.loftq_bits;
-      result.loftq_iter = options.loftq_iter;
-      return;
-    case Method::kIa3:
-      result.peft_type = "IA3";
-      result.feedforward_modules =
-          options.feedforward_modules.value_or(model.default_ia3_feedforward());
-      result.feedforward_modules_regex = options.feedforward_pattern;
-      return;
-    case Method::kVera:
-      result.peft_type = "VERA";
-      result.d_initial = options.d_initial;
-      result.projection_prng_key = static_cast<int64_t>(options.projection_prng_key);
-      result.save_projection = options.save_projection;
-      result.init_weights = options.init_weights;
-      return;
-    case Method::kPrompt:
-      result.peft_type = "PROMPT_TUNING";
-      result.prompt_tuning_init = options.prompt_init;
-      result.prompt_tuning_init_text = config.lora.prompt_tuning_init_text;
-      result.tokenizer_name_or_path = config.model.model_name_or_path;
-      break;
-    case Method::kPrefix:
-      result.peft_type = "PREFIX_TUNING";
-      break;
-  }
+// What a prompt's or prefix's file says of its base and of where its first values came from.
+void describe_virtual_tokens(const config::RunConfig& config, const adapters::LoraOptions& options,
+                             const models::Model& model, hf::AdapterConfig& result) {
   const models::KeyValueShape shape = model.key_value_shape();
-  const bool is_prefix = options.method == Method::kPrefix;
-  result.num_virtual_tokens = options.num_virtual_tokens;
   result.num_layers = shape.layers;
   result.num_attention_heads = shape.heads;
-  result.prefix_projection = is_prefix && options.prefix_projection;
-  result.encoder_hidden_size = is_prefix ? options.encoder_hidden_size : 0;
-  result.token_dim = is_prefix ? shape.heads * shape.head_dim : model.hidden_size();
+  if (options.method == adapters::Method::kPrefix) {
+    result.prefix_projection = options.prefix_projection;
+    result.encoder_hidden_size = options.encoder_hidden_size;
+    result.token_dim = shape.heads * shape.head_dim;
+  } else {
+    result.token_dim = model.hidden_size();
+    result.prompt_tuning_init_text = config.lora.prompt_tuning_init_text;
+    result.tokenizer_name_or_path = config.model.model_name_or_path;
+  }
+}
+
+// What attaching made of the settings.
+void describe_attached(const adapters::LoraAdapter& adapter, const models::Model& model,
+                       hf::AdapterConfig& result) {
+  const adapters::LoraOptions& options = adapter.options();
+  if (options.method == adapters::Method::kIa3) {
+    result.feedforward_modules =
+        options.feedforward_modules.value_or(model.default_ia3_feedforward());
+  }
+  const std::vector<nn::Linear*>& layers = adapter.layers();
+  result.fan_in_fan_out = !layers.empty() && layers.back()->weight().is_transposed();
+  const std::vector<std::string>& targets = adapter.saved_target_modules();
+  const bool is_pattern = options.target_pattern && targets == std::vector{*options.target_pattern};
+  result.target_modules = is_pattern ? std::vector<std::string>{} : targets;
+  if (!is_pattern) result.target_modules_regex.reset();
 }
 
 }  // namespace
@@ -210,39 +200,14 @@ hf::AdapterConfig adapter_config_of(const config::RunConfig& config, const Train
   hf::AdapterConfig result;
   if (trainee.continued_adapter) result = *trainee.continued_adapter;
   const adapters::LoraOptions& options = trainee.adapter->options();
-  describe_method(config, options, *trainee.model, result);
+  adapters::describe_options(options, result);
+  describe_attached(*trainee.adapter, *trainee.model, result);
+  if (options.has_virtual_tokens() && !trainee.continued_adapter) {
+    describe_virtual_tokens(config, options, *trainee.model, result);
+  }
   // A continued adapter of a causal model says what it said before.
   const std::string_view task = config::recipe_of(config).task_type;
   if (task != "CAUSAL_LM") result.task_type = task;
-  result.r = options.r;
-  result.lora_alpha = options.alpha;
-  result.lora_dropout = options.dropout;
-  result.use_rslora = options.use_rslora;
-  const std::vector<nn::Linear*>& layers = trainee.adapter->layers();
-  result.fan_in_fan_out = !layers.empty() && layers.back()->weight().is_transposed();
-  result.use_dora = options.use_dora;
-  result.lora_bias = options.lora_bias;
-  result.bias = options.bias;
-  // Over a quantised base the values are the adapter's own: whoever loads it has nothing to repeat.
-  result.init_lora_weights = options.keeps_base ? "true" : options.init;
-  result.target_parameters = options.target_parameters;
-  result.exclude_modules = options.exclude_modules;
-  result.exclude_modules_regex = options.exclude_pattern;
-  result.layers_to_transform = options.layers_to_transform;
-  result.layers_pattern = options.layers_pattern;
-  result.rank_pattern = options.rank_pattern;
-  result.alpha_pattern = options.alpha_pattern;
-  result.modules_to_save = options.modules_to_save;
-  result.trainable_token_indices = options.trainable_tokens;
-  // A list alone means the embedding.
-  if (options.token_module == "lm_head") result.trainable_token_module = options.token_module;
-  result.ensure_weight_tying = options.ensure_weight_tying;
-  result.target_modules = trainee.adapter->saved_target_modules();
-  result.target_modules_regex.reset();
-  if (options.target_pattern && result.target_modules == std::vector{*options.target_pattern}) {
-    result.target_modules_regex = options.target_pattern;
-    result.target_modules.clear();
-  }
   result.base_model_name_or_path = config.model.model_name_or_path;
   const std::string& revision = config.model.model_revision;
   result.revision = revision == hf::HubPlace{}.revision ? "" : revision;

@@ -1,0 +1,40 @@
+# Oracle: which of TRL's scripts and modules a built-in recipe stands for, and which train another model.
+import pytest
+
+from bare_environment import run
+
+
+def test_a_script_name_means_the_recipe():
+    result = run("launch", "train.py", "--max_seq_len", "16")
+    assert "train.py: running the built-in recipe sft in its place\n" in result.stderr
+    assert "error: model_name_or_path: found nothing" in result.stderr
+
+
+@pytest.mark.parametrize("words,recipe", [
+    (["launch", "-m", "trl.scripts.sft"], "sft"), (["launch", "--num_processes", "2", "--module", "trl.scripts.dpo"], "dpo"),
+    (["launch", "-m", "trl.scripts.reward"], "reward"), (["plan", "--cpu", "-m", "my.train_dpo"], "dpo"),
+    (["slurm", "--gpus_per_node", "2", "-m", "my.train"], "sft"),
+])
+def test_a_module_means_the_recipe_of_its_last_word(words, recipe):
+    result = run(*words)
+    assert f"{words[-1]}: running the built-in recipe {recipe} in its place\n" in result.stderr
+    assert "error: model_name_or_path: found nothing" in result.stderr
+
+
+# What another method would train is another model.
+@pytest.mark.parametrize("words,method", [
+    (["launch", "examples/scripts/dpo_vlm.py"], "vlm"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
+    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["kto", "--beta", "0.1"], "kto"), (["plan", "prm.py"], "prm"),
+    (["launch", "-m", "trl.scripts.grpo"], "grpo"),
+])
+def test_a_script_of_another_method_is_refused(words, method):
+    result = run(*words)
+    assert result.returncode == 2
+    assert f"{words[-1] if words[0] != 'kto' else 'kto'}: found another method ({method}), expected supervised " \
+           "fine-tuning (sft, seq2seq) or pairs of answers, one preferred to the other (dpo, reward)" in result.stderr
+    assert "in its place" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py", "podpourri.py", "sft_vs_vlm.py"])
+def test_a_part_of_a_word_is_no_method(name):
+    assert f"{name}: running the built-in recipe sft in its place" in run("launch", name).stderr
