@@ -71,6 +71,18 @@ def test_unknown_flag_names_the_closest_and_exits_with_2(prefix):
                              "did you mean --learning_rate?\n")
 
 
+@pytest.mark.parametrize("words, more", [
+    (["merge-adapter", "--model_name_or_path", "base", "--adapter_name_or_path", "a"], "; the base is --base_model FOLDER"),
+    (["merge-adapter", "--adapter-name-or-path=a", "--output_dir", "b"], ""), (["convert", "a", "--output_dir", "b"], ""),
+    (["inspect", "--model", "a"], "")])
+def test_commands_on_files_say_that_folders_stand_without_flags(words, more):
+    result = run(*words)
+    assert result.returncode == 2
+    flag = next(word for word in words if word.startswith("--")).split("=")[0]
+    assert result.stderr == (f"error: {flag}: found an unknown flag, expected the folders without flags before them, in the "
+                             f"order that strata {words[0]} --help says{more}\n")
+
+
 def test_required_settings_are_asked_for_before_any_rank_starts():
     for prefix in (["sft"], ["launch", "--num_processes", "2", "sft"]):
         result = run(*prefix)

@@ -2,6 +2,7 @@
 import fcntl
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -154,6 +155,21 @@ def test_other_rows_of_a_step_are_told(inputs, saved, tmp_path):
     rows = re.search(r"warning: resume_from_checkpoint: found (\d+) rows a step .*, expected (\d+) as in", found.text)
     assert rows and int(rows[1]) == 4 * int(rows[2]), found.text
     assert "found 7 as data_seed, expected 42 as in the run that saved it" in found.text
+
+
+def test_a_changed_data_file_is_told(inputs, saved, tmp_path):
+    """As many rows with another word in one of them, and with another file name around what they were."""
+    data = pathlib.Path(shutil.copytree(flags_of(inputs, tmp_path)["dataset_name"], tmp_path / "data"))
+    folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
+    flags = flags_of(inputs, folder, resume_from_checkpoint=True, save_strategy="no", max_steps=6)
+    same = run_strata({**flags, "dataset_name": data}, 2)
+    assert "rows of training data" not in same.text, same.text
+    train = data / "train.jsonl"
+    text = train.read_text()
+    at = text.rindex("content") + len('content": "')
+    train.write_text(text[:at] + "other " + text[at:])
+    found = run_strata({**flags, "dataset_name": data}, 2)
+    assert "warning: resume_from_checkpoint: found as many rows of training data with other tokens" in found.text
 
 
 def test_other_settings_are_told(inputs, saved, tmp_path):

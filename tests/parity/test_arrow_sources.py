@@ -137,6 +137,28 @@ def test_a_key_that_stands_twice_in_a_map(tmp_path):
     assert probe(tmp_path, op="load", names=str(tmp_path / "a.arrow")) == [{"c": dict(column.to_pylist()[0])}]
 
 
+@pytest.mark.parametrize("case", ["twice", "bytes"])
+def test_columns_of_which_no_row_can_be_made(case, tmp_path):
+    """Of two columns of one name, which datasets refuses, too; texts as bytes, which it hands on and no recipe can read."""
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["text"] * 2) if case == "twice" else pa.table({"text": [b"a"]})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    ours = data_probe.ask(tmp_path / "requests", [{"op": "load", "names": str(tmp_path / "a.parquet")}])
+    assert ours.returncode != 0 and {"twice": 'the column "text" twice', "bytes": "text (binary)"}[case] in ours.stderr
+
+    def theirs():
+        return datasets.load_dataset("parquet", data_files=str(tmp_path / "a.parquet"), split="train", cache_dir=str(tmp_path / "cache"))
+
+    if case == "twice":
+        with pytest.raises(datasets.exceptions.DatasetGenerationError):
+            theirs()
+    else:
+        assert theirs()[0] == {"text": b"a"}
+
+
 def test_left_out_columns_are_counted_once_for_all_batches(tmp_path):
     """Over several files, row groups and batches; a long type is cut, between characters."""
     import pyarrow as pa

@@ -1,5 +1,9 @@
 #include "strata/cli/file_flags.h"
 
+#include <algorithm>
+#include <functional>
+#include <set>
+
 #include <fmt/format.h>
 
 #include "strata/base/counted.h"
@@ -20,6 +24,28 @@ std::vector<config::Setting> table_of(const std::vector<FileFlag>& known) {
   return table;
 }
 
+// Commands that name models by flags teach names that those which work on files do not have.
+void refuse_flags_for_paths(const std::vector<std::string>& arguments, const std::string& command,
+                            const std::vector<FileFlag>& known) {
+  static const std::set<std::string, std::less<>> kPaths = {
+      "model",  "model_name_or_path", "adapter", "adapter_name_or_path", "input",
+      "output", "output_dir"};
+  const bool has_base = std::ranges::find(known, "base_model", &FileFlag::name) != known.end();
+  for (const std::string& argument : arguments) {
+    if (!argument.starts_with("--")) continue;
+    const std::string written = argument.substr(0, argument.find('='));
+    const std::string name = config::normalized_name(written.substr(2));
+    if (!kPaths.contains(name) || std::ranges::find(known, name, &FileFlag::name) != known.end()) {
+      continue;
+    }
+    throw ConfigError(
+        "{}: found an unknown flag, expected the folders without flags before them, in the order "
+        "that strata {} --help says{}",
+        written, command,
+        has_base && name.starts_with("model") ? "; the base is --base_model FOLDER" : "");
+  }
+}
+
 }  // namespace
 
 std::string FileFlags::get(const std::string& name, const std::string& otherwise) const {
@@ -29,6 +55,7 @@ std::string FileFlags::get(const std::string& name, const std::string& otherwise
 
 FileFlags read_file_flags(const std::vector<std::string>& arguments, const std::string& command,
                           const std::vector<FileFlag>& known, size_t least, size_t most) {
+  refuse_flags_for_paths(arguments, command, known);
   const std::vector<config::Setting> table = table_of(known);
   FlagsAndPaths read = read_command_flags_and_paths(table, command, arguments);
   FileFlags flags{.paths = std::move(read.paths), .values = {}};

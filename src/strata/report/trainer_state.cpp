@@ -89,6 +89,20 @@ std::optional<EarlyStoppingState> early_stopping_of(const Json& json, const std:
   return state;
 }
 
+// What stands between the brackets of log_history. Row by row: a run of many steps has tens of
+// thousands, which as one document took several times their memory at every save.
+std::string rows_text(const std::vector<Json>& rows) {
+  std::string text;
+  for (const Json& row : rows) {
+    text += text.empty() ? "\n    " : ",\n    ";
+    for (const char c : dump_python(row, /*indent=*/2, /*sort_keys=*/true)) {
+      text += c;
+      if (c == '\n') text += "    ";
+    }
+  }
+  return text.empty() ? text : text + "\n  ";
+}
+
 }  // namespace
 
 std::string trainer_state_text(const TrainerState& state) {
@@ -114,10 +128,11 @@ std::string trainer_state_text(const TrainerState& state) {
       {"trial_name", nullptr},
       {"trial_params", nullptr},
   };
-  for (const Json& row : state.log_history) {
-    json["log_history"].push_back(row);
-  }
-  return dump_python(json, /*indent=*/2, /*sort_keys=*/true) + "\n";
+  std::string text = dump_python(json, /*indent=*/2, /*sort_keys=*/true) + "\n";
+  const std::string rows = rows_text(state.log_history);
+  constexpr std::string_view kKey = "\n  \"log_history\": []";
+  if (!rows.empty()) text.insert(text.find(kKey) + kKey.size() - 1, rows);
+  return text;
 }
 
 TrainerState parse_trainer_state(std::string_view text, const std::string& subject) {

@@ -104,6 +104,13 @@ TEST(LoadSplit, TakesEndingsInCapitals) {
               ElementsAre(1));
 }
 
+// Oracle: the name that pandas' read_csv gives the index that its to_csv has written.
+TEST(LoadSplit, NamesColumnsWithoutANameAsPandasDoes) {
+  const TemporaryFolder folder;
+  const Split split = load_split(folder.put("a.csv", ",a,\"\"\n0,1,2\n"), "train");
+  EXPECT_EQ(split.rows.at(0).fields.dump(), R"({"Unnamed: 0":"0","a":"1","Unnamed: 2":"2"})");
+}
+
 TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   const TemporaryFolder folder;
   const auto error_of = [&](const std::string& name, const std::string& content) {
@@ -144,8 +151,14 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("n.csv", "a\nx\n\xff\n"), HasSubstr("n.csv:3: found bytes"));
   EXPECT_THAT(error_of("o.txt", "x\n\xc3(\n"), HasSubstr("o.txt:2: found bytes"));
   EXPECT_THAT(error_of("p.jsonl", "{\"a\": \"\xff\"}\n"), HasSubstr("p.jsonl:1:"));
-  EXPECT_THAT(error_of("q.jsonl.gz", "{}"), HasSubstr("q.jsonl.gz: found"));
-  EXPECT_THAT(error_of("r.jsonl.zst", "{}"), HasSubstr("r.jsonl.zst: found"));
+  EXPECT_THAT(error_of("q.jsonl.gz", "{}"), HasSubstr("take the ending .gz off its name"));
+  EXPECT_THAT(error_of("r.jsonl.zst", "[{}]"), HasSubstr("take the ending .zst off its name"));
+  EXPECT_THAT(error_of("q.csv.gz", "a,b\n"), HasSubstr("q.csv.gz: found"));
+  EXPECT_THAT(error_of("w.jsonl", "\x1f\x8b\b"), HasSubstr("found a gzip file (by its first"));
+  EXPECT_THAT(error_of("x.csv", "PK\x03\x04"), HasSubstr("a table of a spreadsheet as .csv"));
+  EXPECT_THAT(error_of("y.json", "PAR1"), HasSubstr("a name that ends with .parquet"));
+  EXPECT_THAT(error_of("z.jsonl", "{\"a\": 1}\n{\"b\": 1, \"b\": 2}\n"),
+              HasSubstr("z.jsonl:2:10: found the key \"b\" again"));
   EXPECT_THAT(error_of("s.jsonl.gz", ""), HasSubstr("s.jsonl.gz: found nothing"));
   EXPECT_THAT(error_of("t.parquet", "PAR1 and more"), HasSubstr("t.parquet: found"));
   EXPECT_THAT(error_of("u.arrow", "ARROW1 and more"), HasSubstr("u.arrow: found"));

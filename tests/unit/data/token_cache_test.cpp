@@ -99,6 +99,23 @@ TEST(TokenStore, ComesBackFromItsFile) {
 }
 
 // More rows than wait in memory for the end of the file.
+TEST(TokenStore, ContentIsThatOfTheRowsWhereverTheyAreKept) {
+  const TemporaryFolder folder;
+  const Dataset dataset = make_dataset();
+  const std::string content = TokenStore(dataset).content();
+  write_tokens(dataset, folder.path() / "a.tokens");
+  EXPECT_EQ(TokenStore::map(folder.path() / "a.tokens").content(), content);
+  Dataset turned = dataset, masked = dataset, cut = dataset, renamed = dataset;
+  std::swap(turned.rows[0], turned.rows[2]);
+  masked.rows[0].labels[1] = -100;
+  cut.rows[2].lengths = {3};
+  renamed.files = {"h.jsonl"};
+  for (const Dataset& other : {turned, masked, cut}) {
+    EXPECT_NE(TokenStore(other).content(), content);
+  }
+  EXPECT_EQ(TokenStore(renamed).content(), content);
+}
+
 TEST(TokenStore, FollowsFilesToOtherNames) {
   const TemporaryFolder folder;
   write_tokens(make_dataset(), folder.path() / "a.tokens");

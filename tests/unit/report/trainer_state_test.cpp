@@ -33,6 +33,17 @@ TEST(TrainerState, RoundTripsUnroundedLosses) {
   EXPECT_FALSE(again.best_global_step.has_value());
 }
 
+// Oracle: json.dumps of the document as a whole.
+TEST(TrainerState, WritesRowsAsTheWholeDocumentWould) {
+  TrainerState state;
+  EXPECT_NE(trainer_state_text(state).find("\n  \"log_history\": [],\n"), std::string::npos);
+  state.log_history = {parse_json(R"({"z": "a\nb", "a": {"y": [1, {}], "b": []}})", "row"),
+                       Json::object(),
+                       {{"step", 2}}};
+  const std::string text = trainer_state_text(state);
+  EXPECT_EQ(text, dump_python(parse_json(text, "state"), 2, /*sort_keys=*/true) + "\n");
+}
+
 // As Trainer writes the callback's state; where it was added twice, a list of both.
 TEST(TrainerState, KeepsWhatEarlyStoppingCounted) {
   const std::string one =

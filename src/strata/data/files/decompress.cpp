@@ -34,6 +34,21 @@ int inflate_step(z_stream& stream, std::string& room, const Take& take, const Ma
   return code;
 }
 
+// A text under the name of a compressed file, which somebody unpacked or never packed.
+void require_json_packed(const MappedFile& file, std::string_view ending) {
+  const auto first = static_cast<char>(file.data()[0]);
+  if (first != '{' && first != '[') return;
+  throw FormatError(
+      "{}: found '{}' as its first byte, expected a compressed file; take the ending {} off its "
+      "name",
+      file.path().string(), first, ending);
+}
+
+bool ends_with_gz(const std::filesystem::path& path) {
+  const std::string ending = path.extension().string();
+  return ending.size() == 3 && (ending[1] == 'g' || ending[1] == 'G');
+}
+
 void inflate_gzip(const MappedFile& file, const Take& take) {
   z_stream stream = {};
   constexpr int kGzipHeader = 16 + MAX_WBITS;
@@ -48,6 +63,11 @@ void inflate_gzip(const MappedFile& file, const Take& take) {
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(part.data()));
     stream.avail_in = static_cast<uInt>(part.size());
     while (stream.avail_in > 0) {
+      if (!is_open && *stream.next_in == 0) {  // zeros behind the end, as Python's gzip reads them
+        ++stream.next_in;
+        --stream.avail_in;
+        continue;
+      }
       if (!is_open) inflateReset(&stream);
       is_open = inflate_step(stream, room, take, file) != Z_STREAM_END;
     }
@@ -86,8 +106,9 @@ void inflate_zstd(const MappedFile& file, const Take& take) {
 void decompress_file(const std::filesystem::path& path, const Take& take) {
   const MappedFile file(path);
   if (file.data().empty()) refuse(path, "nothing");
-  return path.extension() == ".gz" || path.extension() == ".GZ" ? inflate_gzip(file, take)
-                                                                : inflate_zstd(file, take);
+  const bool is_gzip = ends_with_gz(path);
+  require_json_packed(file, is_gzip ? ".gz" : ".zst");
+  return is_gzip ? inflate_gzip(file, take) : inflate_zstd(file, take);
 }
 
 }  // namespace strata::data

@@ -1,5 +1,7 @@
 // Rows of parquet files and of Arrow IPC files, through Arrow's own readers.
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include <arrow/array.h>
 #include <arrow/io/file.h>
@@ -64,6 +66,17 @@ void require_names(const arrow::FieldVector& fields, const std::string& file) {
   }
 }
 
+// Of two columns of one name a row would have to leave one out.
+void require_distinct(const arrow::Schema& schema, const std::vector<int>& columns,
+                      const std::string& file) {
+  std::set<std::string_view> seen;
+  for (const int i : columns) {
+    if (seen.insert(schema.field(i)->name()).second) continue;
+    throw FormatError("{}: found the column \"{}\" twice, expected every name once", file,
+                      schema.field(i)->name());
+  }
+}
+
 // That no offset or index of a damaged file leads out of its buffers: Arrow's own look at a whole
 // column, but for what single values mean. A bad text is its row's fault, not the file's.
 void require_sound(const arrow::Array& column, const std::string& name, const std::string& file) {
@@ -81,6 +94,13 @@ class BatchReader {
     require(batch.Validate(), rows_.file());
     require_names(batch.schema()->fields(), rows_.file());
     const std::vector<int> columns = readable_columns(*batch.schema());
+    require_distinct(*batch.schema(), columns, rows_.file());
+    if (columns.empty() && batch.num_columns() > 0) {
+      throw FormatError(
+          "{}: found only columns that no row can hold ({}), expected texts, numbers, lists or "
+          "objects; write texts as strings, not as bytes",
+          rows_.file(), left_out_name(*batch.schema()->field(0)));
+    }
     for (const int i : columns) {
       require_sound(*batch.column(i), batch.schema()->field(i)->name(), rows_.file());
     }

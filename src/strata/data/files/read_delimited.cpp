@@ -101,10 +101,8 @@ std::vector<std::string> read_header(CsvScanner& scanner, const std::string& sub
   std::vector<std::string> names;
   std::set<std::string> seen;
   for (Field& field : scanner.next()) {
-    if (field.text.empty()) {
-      throw FormatError("{}:1: found no name for column {}, expected one", subject,
-                        names.size() + 1);
-    }
+    // The index that pandas writes before its columns, under the name that pandas reads it by.
+    if (field.text.empty()) field.text = fmt::format("Unnamed: {}", names.size());
     if (!seen.insert(field.text).second) {
       throw FormatError("{}:1: found the column \"{}\" twice, expected every name once", subject,
                         field.text);

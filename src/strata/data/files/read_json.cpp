@@ -14,6 +14,11 @@ namespace {
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
+// Of two values of one key a reader would have to leave one out; the reference's refuses, too.
+JsonOptions row_options(int64_t line) {
+  return {.first_line = static_cast<size_t>(line), .duplicates = DuplicateKeys::kReject};
+}
+
 class JsonReader {
  public:
   explicit JsonReader(RowCollector& rows) : rows_(rows) {}
@@ -97,7 +102,7 @@ class JsonReader {
   void add_line(std::string_view text, int64_t line) {
     Json fields;
     try {
-      fields = parse_json(text, rows_.file(), {.first_line = static_cast<size_t>(line)});
+      fields = parse_json(text, rows_.file(), row_options(line));
     } catch (const FormatError& error) {
       const bool is_python = text.substr(text.find_first_not_of(kSpaces)).starts_with("{'");
       return rows_.refuse(
@@ -112,7 +117,7 @@ class JsonReader {
   void add_element(std::string_view text, std::pair<size_t, size_t> bytes, int64_t line,
                    int64_t number) {
     const auto [begin, end] = bytes;
-    const JsonOptions options{.first_line = static_cast<size_t>(line)};
+    const JsonOptions options = row_options(line);
     Json fields;
     try {
       fields = parse_json(text.substr(begin, end - begin), rows_.file(), options);

@@ -19,13 +19,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void read_text_file(std::string_view text, const std::string& extension, RowCollector& rows) {
-  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) {
-    throw FormatError(
-        "{}: found utf-16 (by its first two bytes), expected utf-8; convert it: iconv -f UTF-16 -t "
-        "UTF-8",
-        rows.file());
+// What a file is by its first bytes where it is none of text, and what to do.
+constexpr struct {
+  std::string_view begin, found, advice;
+} kOtherFiles[] = {
+    {"\xff\xfe", "utf-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+    {"\xfe\xff", "utf-16", "convert it: iconv -f UTF-16 -t UTF-8"},
+    {"\x1f\x8b", "a gzip file", "give it a name that ends with .gz"},
+    {"\x28\xb5\x2f\xfd", "a zstd file", "give it a name that ends with .zst"},
+    {"PK\x03\x04", "a zip file", "unpack it; save a table of a spreadsheet as .csv"},
+    {"PAR1", "a parquet file", "give it a name that ends with .parquet"},
+    {"ARROW1", "an Arrow file", "give it a name that ends with .arrow"},
+    {"BZh9", "a bzip2 file", "unpack it: bunzip2"},
+    {"\xfd\x37zXZ", "an xz file", "unpack it: unxz"},
+};
+
+void require_text(std::string_view text, const std::string& file) {
+  for (const auto& [begin, found, advice] : kOtherFiles) {
+    if (!text.starts_with(begin)) continue;
+    throw FormatError("{}: found {} (by its first bytes), expected utf-8; {}", file, found, advice);
   }
+}
+
+void read_text_file(std::string_view text, const std::string& extension, RowCollector& rows) {
+  require_text(text, rows.file());
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   if (extension == ".csv" || extension == ".tsv") {
     read_csv_rows(text, extension == ".csv" ? ',' : '\t', rows);

@@ -6,6 +6,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/xxh3.h"
 
 namespace strata::data {
 namespace {
@@ -33,6 +34,16 @@ ExampleView TokenStore::operator[](size_t row) const {
     refuse(path_, fmt::format("row {} not as it was written", row));
   }
   return view;
+}
+
+std::string TokenStore::content() const {
+  Xxh3 hash;
+  if (rows_ == nullptr) hash.update(std::as_bytes(checksums_));
+  for (size_t i = 0; rows_ != nullptr && i < rows_->size(); ++i) {
+    const uint64_t checksum = checksum_of((*rows_)[i]);
+    hash.update(std::as_bytes(std::span(&checksum, 1)));
+  }
+  return hash.text_64();
 }
 
 void TokenStore::check_rows() const {

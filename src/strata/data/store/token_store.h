@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "strata/base/file.h"
 #include "strata/data/batch.h"
@@ -32,6 +33,9 @@ class TokenStore {
   size_t size() const { return rows_ != nullptr ? rows_->size() : row_ends_.size(); }
   // FormatError for a row of a file that is not as it was written.
   ExampleView operator[](size_t row) const;
+  // 16 hexadecimal digits that depend on every row's tokens, labels and documents and on the order
+  // of the rows, not on where they are kept.
+  std::string content() const;
   // Of the mapped file; 0: there is none.
   uint64_t file_bytes() const { return file_ != nullptr ? file_->data().size() : 0; }
   const DatasetStats& stats() const { return stats_; }

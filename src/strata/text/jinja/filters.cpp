@@ -18,8 +18,10 @@ constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
     {"wordwrap", "a model needs no lines"},
 };
 
-// select, reject, selectattr, rejectattr: items whose test (default: truth) is `wanted`.
+// select, reject, selectattr, rejectattr: items whose test (default: truth) is `wanted`. Of a value
+// that counts as false (none, 0) there are none, as in Jinja, whose generator looks no further.
 Value select_filter(Arguments& a, bool has_attribute, bool wanted) {
+  if (!is_true(subject(a))) return Value::list({});
   const size_t test_at = has_attribute ? 2 : 1;
   if (has_attribute && a.positional.size() < 2) throw Fault("missing parameter for attribute name");
   Function test = nullptr;
@@ -47,6 +49,7 @@ Value select_filter(Arguments& a, bool has_attribute, bool wanted) {
 }
 
 Value map_filter(Arguments& a) {
+  if (!is_true(subject(a))) return Value::list({});
   Items out;
   const bool by_attribute = a.positional.size() == 1;
   Function filter = nullptr;

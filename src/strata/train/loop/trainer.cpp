@@ -72,6 +72,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
       datasets_(datasets),
       recipe_(recipe),
       status_(output.status),
+      rows_content_(datasets.train.content()),
       sampler_(
           training_sampler(config, datasets.train, trainee.store->mesh().data_parallel_size())),
       plan_(plan_steps(config.train, sampler_.batches_per_rank())),

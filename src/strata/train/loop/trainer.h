@@ -172,6 +172,7 @@ class Trainer {
   const Datasets& datasets_;
   const Recipe& recipe_;
   Status* status_;  // may be null
+  std::string rows_content_;
   data::BatchSampler sampler_;
   StepPlan plan_;
   // One of the two: by step, or by the evaluated loss.

@@ -75,7 +75,8 @@ DataRows Trainer::data_rows() const {
   return {.per_step = plan_.accumulation * config_.train.per_device_train_batch_size *
                       trainee_.store->mesh().data_parallel_size(),
           .count = static_cast<int64_t>(datasets_.train.size()),
-          .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed))};
+          .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed)),
+          .content = rows_content_};
 }
 
 void Trainer::roll_back(const std::string& found) {

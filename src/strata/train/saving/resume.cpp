@@ -214,6 +214,13 @@ std::vector<std::string> different_rows(const DataRows& now, const Json& progres
           "their order is another one, so rows are left out or trained on twice");
   compare("data_seed", now.seed, "as data_seed",
           "rows come in another order, so some are left out or trained on twice");
+  const bool has_as_many = progress.value("num_rows", int64_t{-1}) == now.count;
+  if (has_as_many && progress.value("rows_content", now.content) != now.content) {
+    lines.push_back(
+        "warning: resume_from_checkpoint: found as many rows of training data with other tokens, "
+        "expected those of the run that saved it: the data's files are others, or what makes "
+        "tokens of them (tokenizer, template and the date that it writes, settings)");
+  }
   return lines;
 }
 
@@ -275,7 +282,10 @@ std::vector<std::string> different_tokenizer(const fs::path& source,
 }
 
 Json to_json(const DataRows& rows) {
-  return {{"rows_per_step", rows.per_step}, {"num_rows", rows.count}, {"data_seed", rows.seed}};
+  return {{"rows_per_step", rows.per_step},
+          {"num_rows", rows.count},
+          {"data_seed", rows.seed},
+          {"rows_content", rows.content}};
 }
 
 checkpoint::SmallFiles fresh_progress(const fs::path& source, int64_t step,

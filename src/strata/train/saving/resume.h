@@ -43,6 +43,7 @@ struct DataRows {
   int64_t per_step = 0;  // of all ranks
   int64_t count = 0;     // of the training data
   int64_t seed = 0;      // of their order
+  std::string content;   // of the rows themselves, as data::TokenStore::content() has it
 };
 Json to_json(const DataRows& rows);
 // A warning for each of them that was another one in the run whose progress.json this is. Those
