@@ -3,6 +3,8 @@
 #   make build       the program: build/release/strata
 #   make test        every test, as continuous integration runs them
 #   make fuzz        the fuzzers with libFuzzer (clang), FUZZ_SECONDS each (60)
+#   make sanitize    the tests of what is shared or parsed under AddressSanitizer and ThreadSanitizer: hours;
+#                    SANITIZER=asan: one of them, SANITIZE_UNITS and SANITIZE_TESTS: parts (tools/run_sanitized)
 #   make bench-peer  the same job on the reference stack and on Strata, as ratios
 #   make cuda        the program for NVIDIA GPUs: build/cuda/strata; needs nvcc, no GPU
 #   make bundle      build/bundle: that program with its libraries, to run beside a torch with CUDA
@@ -16,7 +18,7 @@ JOBS ?= $(shell nproc)
 TORCH_DIR ?=
 export JOBS TORCH_DIR
 
-.PHONY: build cuda bundle check-gpu rehearse-gpu demo test fuzz bench-peer format prepare prepare-cuda prepare-parity clean-all
+.PHONY: build cuda bundle check-gpu rehearse-gpu demo test fuzz sanitize bench-peer format prepare prepare-cuda prepare-parity clean-all
 .DEFAULT_GOAL := build
 
 prepare:
@@ -55,6 +57,10 @@ test: prepare-parity
 
 fuzz: prepare
 	@fuzz/run_fuzzers
+
+SANITIZER ?= asan tsan
+sanitize: prepare-parity
+	@failed=; for preset in $(SANITIZER); do tools/run_sanitized $$preset || failed=1; done; [ -z "$$failed" ]
 
 bench-peer: prepare-parity build
 	@.venv-parity/bin/python bench/peer/run_peer.py $(ARGS)

@@ -1,10 +1,12 @@
-// Requests served by threads that read and write at offsets. For kernels without io_uring.
+// Requests served by threads that read and write at offsets. For kernels without io_uring. Where
+// the system gives no thread, the caller serves them while it waits.
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -18,8 +20,11 @@ class ThreadQueue final : public FileQueue {
  public:
   explicit ThreadQueue(const FileQueueOptions& options) : FileQueue(options) {
     constexpr int kMostThreads = 8;
-    for (int i = 0; i < std::clamp(options.depth, 1, kMostThreads); ++i) {
-      threads_.emplace_back([this] { serve(); });
+    const int num_threads = std::clamp(options.depth, 1, kMostThreads);
+    threads_.reserve(static_cast<size_t>(num_threads));
+    try {
+      for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { serve(); });
+    } catch (const std::exception&) {  // no more threads: those that run do the work of all
     }
   }
 
@@ -45,6 +50,7 @@ class ThreadQueue final : public FileQueue {
   }
 
   Completion complete() override {
+    if (threads_.empty()) return serve_in_place();
     std::unique_lock lock(mutex_);
     has_result_.wait(lock, [this] { return !done_.empty(); });
     const Completion completion = done_.front();
@@ -59,6 +65,12 @@ class ThreadQueue final : public FileQueue {
                               ? ::pwrite(block.descriptor, block.data, block.size, offset)
                               : ::pread(block.descriptor, block.data, block.size, offset);
     return count < 0 ? -errno : count;
+  }
+
+  Completion serve_in_place() {
+    const Block block = waiting_.front();
+    waiting_.pop_front();
+    return {block, perform(block)};
   }
 
   void serve() {

@@ -8,8 +8,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -160,6 +163,55 @@ TEST(FileQueue, ThreadsTakeOverWhereTheKernelRefusesIoUring) {
              !message_of<IoError>([] { FileQueue::open({.backend = Backend::kIoUring}); }).empty();
     }));
   }
+}
+
+// Writes and reads through threads, many requests at once.
+bool transfers_by_threads(const std::filesystem::path& path) {
+  DirectFile file(path, 16 * kDirectAlignment);
+  Buffer buffer(16 * kDirectAlignment, 5), back(16 * kDirectAlignment), rest(16 * kDirectAlignment);
+  const auto queue = FileQueue::open({Backend::kThreads, kDirectAlignment, /*depth=*/8});
+  queue->wait(queue->write(file, buffer.span(), 0));
+  queue->wait(queue->read(file, back.span(), 0));
+  queue->read(file, rest.span(), 0);  // the queue's end takes it along
+  return back.text() == buffer.text();
+}
+
+TEST(FileQueue, TransfersWhereNoThreadCanBeStarted) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(holds_in_child([&] {
+    refuse_call(SYS_clone, EAGAIN);
+    refuse_call(SYS_clone3, EAGAIN);
+    return transfers_by_threads(folder / "f");
+  }));
+}
+
+// Leaves this process, for good, a single thread to start.
+bool allow_one_more_thread(const std::filesystem::path& folder) {
+  constexpr uid_t kNobodyElse = 61'234;  // root has no limit
+  if (::getuid() == 0 && (::chown(folder.c_str(), kNobodyElse, kNobodyElse) != 0 ||
+                          ::setresuid(kNobodyElse, kNobodyElse, kNobodyElse) != 0)) {
+    return false;
+  }
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NPROC, &limit) != 0) return false;
+  const rlim_t most = std::min<rlim_t>(limit.rlim_max, 100'000);
+  for (limit.rlim_cur = 1; limit.rlim_cur <= most; ++limit.rlim_cur) {
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return false;
+    try {
+      std::thread([] {}).join();
+      return true;
+    } catch (const std::system_error&) {
+    }
+  }
+  return false;
+}
+
+// Regression: the first thread was still running when the second could not be started, which ended
+// the process.
+TEST(FileQueue, TransfersWhereNotAllThreadsCanBeStarted) {
+  const TemporaryFolder folder;
+  EXPECT_TRUE(holds_in_child(
+      [&] { return allow_one_more_thread(folder.path()) && transfers_by_threads(folder / "f"); }));
 }
 
 // Regression: the request stayed in the ring and was sent with the next, when its memory was gone.

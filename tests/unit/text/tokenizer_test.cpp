@@ -177,7 +177,7 @@ TEST_F(TokenizerTest, InvalidUtf8IsReplaced) {
 
 TEST_F(TokenizerTest, TemplateAddsSpecialTokens) {
   Json document = bpe("ab", {});
-  document["added_tokens"] = {added(2, "<s>")};
+  document["added_tokens"] = Json::array({added(2, "<s>")});
   document["added_tokens"][0]["special"] = true;
   document["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
     "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
