@@ -141,12 +141,8 @@ std::optional<TokenStore> find(const fs::path& path) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::string token_cache_key(const TokenSources& sources, const HashMemory& memory) {
-  KeyHash hash;
-  hash.add(build_id());
-  const DataRequest& request = sources.request;
+// The rows: their bytes, and which of them are taken.
+void add_rows(KeyHash& hash, const DataRequest& request, const HashMemory& memory) {
   for (const std::vector<fs::path>& files : find_data_files(request)) {
     hash.add(fmt::format("{}", files.size()));
     for (const fs::path& file : files) {
@@ -158,27 +154,36 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
   hash.add(fmt::format("{} {} {}", fmt::join(request.weights, ","),
                        request.weights.empty() ? 0 : request.seed, request.load.skip_bad_rows));
   for (const auto& [wanted, name] : request.load.columns) hash.add(wanted), hash.add(name);
-  for (const fs::path& file : sources.tokenizer.files()) {
+}
+
+void add_tokenizer(KeyHash& hash, const text::Tokenizer& tokenizer, const HashMemory& memory) {
+  for (const fs::path& file : tokenizer.files()) {
     hash.add(file.filename().string());
     hash.add(content_hash(file, memory));
   }
-  hash.add(sources.tokenizer.pipeline());
-  const auto& specials = sources.tokenizer.specials();
+  hash.add(tokenizer.pipeline());
+  const auto& specials = tokenizer.specials();
   for (const auto* token : {&specials.bos, &specials.eos, &specials.unk, &specials.pad,
                             &specials.sep, &specials.cls, &specials.mask}) {
     hash.add(token->value_or("(none)"));
   }
-  for (const auto& [token, id] : sources.tokenizer.tokens_since_load()) {
+  for (const auto& [token, id] : tokenizer.tokens_since_load()) {
     hash.add(fmt::format("{} {} {} {} {} {} {}", id, token.content, token.single_word, token.lstrip,
                          token.rstrip, token.normalized, token.special));
   }
+}
+
+void add_templates(KeyHash& hash, const TokenSources& sources) {
   hash.add(sources.template_source);
   hash.add(sources.tool_template);
   // Yesterday's rows would say yesterday's date.
   for (const std::string& source : {sources.template_source, sources.tool_template}) {
     hash.add(text::dates_of(source, sources.time));
   }
-  const PrepareOptions& o = sources.options;
+}
+
+// Those that change the result.
+void add_options(KeyHash& hash, const PrepareOptions& o) {
   const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };
   hash.add(o.dataset_text_field);
   hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}", o.max_length, o.packing,
@@ -199,6 +204,17 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
     hash.add(o.preference->truncation_mode);
     if (o.preference->are_rewarded) hash.add("rewarded");
   }
+}
+
+}  // namespace
+
+std::string token_cache_key(const TokenSources& sources, const HashMemory& memory) {
+  KeyHash hash;
+  hash.add(build_id());
+  add_rows(hash, sources.request, memory);
+  add_tokenizer(hash, sources.tokenizer, memory);
+  add_templates(hash, sources);
+  add_options(hash, sources.options);
   return hash.text();
 }
 

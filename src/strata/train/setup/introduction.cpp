@@ -121,15 +121,10 @@ std::string moved_line(const comm::Mesh& mesh) {
                      static_cast<double>(comm::tcp_sent_bytes()) / 1e6);
 }
 
-}  // namespace
-
-void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
-               const std::vector<std::string>& notes, Trainer& trainer) {
+// Ranks, rows, steps and types in a line.
+void describe_run(const config::RunConfig& config, const Trainee& trainee, const Datasets& datasets,
+                  Trainer& trainer) {
   const comm::Mesh& mesh = trainee.store->mesh();
-  trainer.say(adapters::trainable_parameters_line(*trainee.model));
-  describe_weights(config, trainee, trainer);
-  for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
-    trainer.say("warning: " + line);
   trainer.say(fmt::format(
       "{} ({}), {}, {}{} of {}, {} of {}, masters fp32, "
       "computing in {} on {}",
@@ -143,6 +138,10 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
       name_of_compute(trainee.compute_type),
       trainee.store->options().device.is_cuda() ? trainee.store->options().device.str()
                                                 : "the CPU"));
+}
+
+// Settings that mean another thing here than their names say, or nothing.
+void describe_settings(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
   if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
     trainer.say(
         "bf16: this CPU has no bf16 arithmetic, computing in fp32 instead (faster here, and "
@@ -165,13 +164,17 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
     trainer.say(fmt::format("warning: profile_step: has no effect; the run has {}, found step {}",
                             counted(trainer.plan().max_steps, "step"), profiled));
   }
-  if (is_hybrid(config.shard.sharding_strategy) && mesh.replicate->size() == 1) {
+  if (is_hybrid(config.shard.sharding_strategy) && trainee.store->mesh().replicate->size() == 1) {
     trainer.say(fmt::format("{}: all ranks are in one shard group, which is {} here",
                             config.shard.sharding_strategy,
                             config.shard.sharding_strategy == config::ShardingStrategy::kHybridShard
                                 ? "FULL_SHARD"
                                 : "SHARD_GRAD_OP"));
   }
+}
+
+// What the adapter's file and its settings have that a user may not expect.
+void describe_adapter(const Trainee& trainee, Trainer& trainer) {
   if (trainee.continued_adapter) {
     for (const std::string& line : trainee.continued_adapter->warnings) {
       trainer.say("warning: " + line);
@@ -181,6 +184,19 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
     for (const std::string& note : trainee.adapter->notes()) trainer.say("note: " + note);
     if (!trainee.base_note.empty()) trainer.say("warning: " + trainee.base_note);
   }
+}
+
+}  // namespace
+
+void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets& datasets,
+               const std::vector<std::string>& notes, Trainer& trainer) {
+  trainer.say(adapters::trainable_parameters_line(*trainee.model));
+  describe_weights(config, trainee, trainer);
+  for (const std::string& line : quantization_warnings(config.quantization, trainee.model_config))
+    trainer.say("warning: " + line);
+  describe_run(config, trainee, datasets, trainer);
+  describe_settings(config, trainee, trainer);
+  describe_adapter(trainee, trainer);
   for (const std::string& line :
        describe_load_memory(trainee.load_memory, trainee.store->options().device))
     trainer.say(line);

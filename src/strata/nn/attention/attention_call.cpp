@@ -1,0 +1,94 @@
+#include "strata/nn/attention/attention_call.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "strata/nn/parameter.h"
+#include "strata/nn/virtual_tokens.h"
+#include "strata/ops/attention/attention_sinks.h"
+#include "strata/ops/rope.h"
+
+namespace strata::nn {
+namespace {
+
+// Those of the call's heads.
+at::Tensor own_sinks(const AttentionOptions& o) {
+  return o.sinks->value().narrow(0, o.first_head, o.num_heads);
+}
+
+ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q,
+                                  const at::Tensor& k, const at::Tensor& v) {
+  if (call.is_special()) {
+    return ops::biased_attention(q, k, v, /*bias=*/at::Tensor(), call.special());
+  }
+  return ops::attention(q, k, v, call.offsets, call.options.scale, call.options.window);
+}
+
+void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
+                          const ops::AttentionResult& forward) {
+  Parameter* sinks = call.options.sinks;
+  if (sinks == nullptr || !sinks->requires_grad()) return;
+  const at::Tensor gradient = ops::attention_sinks_gradient(dout, forward, own_sinks(call.options));
+  if (gradient.size(0) == sinks->numel()) return sinks->accumulate_grad(gradient);
+  const at::Tensor all = at::zeros(sinks->shape(), gradient.options());
+  all.narrow(0, call.options.first_head, gradient.size(0)).copy_(gradient);
+  sinks->accumulate_grad(all);
+}
+
+}  // namespace
+
+ops::BiasedAttentionOptions AttentionCall::special() const {
+  return {.offsets = offsets,
+          .key_offsets = offsets,
+          .scale = options.scale,
+          .causal = true,
+          .window = options.window,
+          .softcap = options.softcap,
+          .dropout = token_keys.defined() ? options.dropout : 0,
+          .dropout_key = dropout_key,
+          .token_keys = token_keys};
+}
+
+AttentionCall AttentionCall::with_front(int64_t count) const {
+  AttentionCall longer = *this;
+  longer.offsets = offsets_with_front(offsets, count);
+  return longer;
+}
+
+ops::AttentionResult with_sinks(ops::AttentionResult result, const AttentionOptions& o) {
+  if (o.sinks != nullptr) ops::add_attention_sinks_(result, own_sinks(o));
+  return result;
+}
+
+ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v) {
+  return with_sinks(plain_attend(call, q, k, v), call.options);
+}
+
+ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tensor& dout,
+                                      const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                      const ops::AttentionResult& forward) {
+  write_sinks_gradient(call, dout, forward);
+  if (call.is_special()) {
+    const ops::BiasedAttentionGradients g = ops::biased_attention_backward(
+        dout, q, k, v, /*bias=*/at::Tensor(), forward, call.special(), /*wants_bias=*/false);
+    return {g.dq, g.dk, g.dv};
+  }
+  return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.offsets,
+                                 call.options.scale, call.options.window);
+}
+
+at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {
+  return x.view({x.size(0), heads, head_dim});
+}
+
+void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables, bool inverse) {
+  if (!tables.cos.defined()) return;
+  const int64_t channels = 2 * tables.cos.size(1);
+  for (const at::Tensor& x : {q, k}) {
+    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse, tables.pairs);
+  }
+}
+
+}  // namespace strata::nn
