@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/page_advice.h"
+#include "strata/base/xxh3.h"
 #include "strata/hf/adapter_files.h"
 
 namespace strata::checkpoint {
@@ -32,6 +33,29 @@ bool is_model_file(const std::string& name) {
 bool starts_at_zero(const std::string& name) {
   return name.find(".lora_B.") != std::string::npos ||
          name.find(".lora_embedding_A") != std::string::npos || name == hf::kPromptKey;
+}
+
+struct ReadBack {
+  std::string checksum;
+  bool is_zero = true;
+};
+
+// Of a mapped tensor. Piece by piece: a large embedding as a whole would count as memory of the
+// process, which no plan has room for.
+ReadBack read_in_pieces(std::span<const std::byte> bytes) {
+  constexpr size_t kPiece = size_t{8} << 20;
+  Xxh3 hash;
+  ReadBack found;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(kPiece, bytes.size()));
+    bytes = bytes.subspan(piece.size());
+    map_pages(piece);
+    hash.update(piece);
+    found.is_zero = found.is_zero && is_zero(piece);
+    forget_pages(piece);
+  }
+  found.checksum = hash.text_64();
+  return found;
 }
 
 }  // namespace
@@ -117,16 +141,13 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
   if (info == nullptr || info->shape != spec.shape || info->dtype != spec.dtype) {
     problem = "none of its shape and type";
   } else {
-    const auto bytes = saved.bytes(*info);
-    map_pages(bytes);
+    const ReadBack found = read_in_pieces(saved.bytes(*info));
     const auto written = written_.find(spec.name);
-    if (written == written_.end() ||
-        written->second.checksum.text_64() != checksum(bytes.data(), bytes.size())) {
+    if (written == written_.end() || written->second.checksum.text_64() != found.checksum) {
       problem = "other values";
-    } else if (zeros.refuses(spec.name, spec.shape, is_zero(bytes))) {
+    } else if (zeros.refuses(spec.name, spec.shape, found.is_zero)) {
       throw_zeros(saved.path().filename(), fmt::format("only zeros in \"{}\"", spec.name));
     }
-    forget_pages(bytes);
   }
   if (problem == nullptr) return;
   throw IoError(unlike(saved.path().filename(), fmt::format("{} in \"{}\"", problem, spec.name)));
