@@ -22,7 +22,8 @@ endif()
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra>
                     $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-parameter>)
 if(STRATA_DEVELOPER)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  # gcc's: clang, which builds fuzzers and sanitizers, has other opinions.
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Werror>)
 endif()
 if(STRATA_SANITIZE)
   # Lines for its messages, and little to compile: such a build finds, it is not fast.
@@ -30,9 +31,9 @@ if(STRATA_SANITIZE)
   add_compile_options(-fsanitize=${STRATA_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${STRATA_SANITIZE})
   # gcc 12 takes the standard library's own std::regex for uninitialised in an instrumented build.
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   if(STRATA_SANITIZE STREQUAL "thread")
     # A fence of libtorch's that orders its Python objects, of which there are none.
-    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
+    add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   endif()
 endif()
