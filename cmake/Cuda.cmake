@@ -14,7 +14,8 @@ enable_language(CUDA)
 # By hand: CMake 3.25 does not know that this compiler has C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
+# Four programs of a bundle have the kernels each.
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG --compress-mode=size")
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
