@@ -14,10 +14,12 @@ LLAMA_70B = dict(model_type="llama", vocab_size=32000, hidden_size=8192, interme
                  max_position_embeddings=4096, rms_norm_eps=1e-5, torch_dtype="float32")
 
 
-def processor_seconds(*words):
+def processor_seconds(words, codes):
     """Of the process and its children: other programs do not count."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(list(map(str, words)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    done = subprocess.run(list(map(str, words)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode not in codes:
+        raise SystemExit(f"{words}: found exit code {done.returncode}, expected one of {codes}: {done.stderr}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -32,11 +34,13 @@ def main():
         plan = [options.build / "strata", "plan"]
         whole = [*plan, "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
                  "--per_device_train_batch_size", 1]
-        cases = {"start": [*plan, "--help"], "plan": whole, "search": [*whole, "--device_memory", "80GB"]}
+        # 1: it does not fit, and what was searched for is not there.
+        cases = {"start": ([*plan, "--help"], [0]), "plan": (whole, [0]),
+                 "search": ([*whole, "--device_memory", "80GB"], [0, 1])}
         seconds = {name: [] for name in cases}
         for _ in range(options.rounds):
-            for name, words in cases.items():
-                seconds[name].append(processor_seconds(*words))
+            for name, (words, codes) in cases.items():
+                seconds[name].append(processor_seconds(words, codes))
     medians = {name: statistics.median(each) for name, each in seconds.items()}
     for name, median in medians.items():
         print(f"{name:8} {median * 1e3:7.0f} ms of the processor")

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/state_pieces.h"
@@ -55,8 +54,7 @@ void stream_segments(shard::UnitStore& store, const Names& names, comm::Group& w
         extents, [&](const auto& extent) { return names.contains(extent.parameter); });
     if (!wanted) continue;
     store.with_stored(place.unit, place.segment, [&](const at::Tensor& whole) {
-      comm::all_or_nothing(world, what, [&] {
-        if (world.rank() != 0) return;
+      on_disk_of_rank_0(world, what, [&] {
         for (const shard::Extent& extent : extents) {
           const auto found = names.find(extent.parameter);
           if (found == names.end()) continue;
@@ -74,6 +72,21 @@ comm::Group& group_of(shard::UnitStore& store, const ExportOptions& options) {
 }
 
 }  // namespace
+
+void on_disk_of_rank_0(comm::Group& world, const std::string& what,
+                       const std::function<void()>& work) {
+  comm::all_or_nothing(world, what, [&] {
+    if (world.rank() != 0) return;
+    try {
+      work();
+    } catch (const IoError& error) {
+      throw ExportRefused(error.what());
+    } catch (const fs::filesystem_error& error) {
+      throw ExportRefused(fmt::format("{}: found {}, expected the folder to be there; look at it",
+                                      error.path1().string(), error.code().message()));
+    }
+  });
+}
 
 at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::ScalarType> type) {
   const bool keeps_type = parameter.quantization() || parameter.is_buffer();
@@ -99,8 +112,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
   }
   const hf::ShardPlan plan = hf::plan_shards(sizes, max_shard_size);
   std::optional<ExportFiles> files;
-  comm::all_or_nothing(world, "saving the model", [&] {
-    if (world.rank() != 0) return;
+  on_disk_of_rank_0(world, "saving the model", [&] {
     require_writable_folder(folder);
     files.emplace(folder, options.trained, *options.files);
     files->add(plan, specs);
@@ -111,9 +123,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
                   [&](const std::string& name, const at::Tensor& flat) {
                     write_tensor(*files, name, flat, options);
                   });
-  comm::all_or_nothing(world, "saving the model", [&] {
-    if (world.rank() == 0) files->publish();
-  });
+  on_disk_of_rank_0(world, "saving the model", [&] { files->publish(); });
 }
 
 std::map<std::string, std::string> adapter_metadata(const std::string& base_fingerprint) {
@@ -142,8 +152,7 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     specs.push_back({hf::kPromptKey, made, piece.shape});
   }
   std::optional<ExportFiles> files;
-  comm::all_or_nothing(world, "saving the adapter", [&] {
-    if (world.rank() != 0) return;
+  on_disk_of_rank_0(world, "saving the adapter", [&] {
     require_writable_folder(folder);
     files.emplace(folder, options.trained, *options.files);
     files->add(hf::kAdapterWeightsFile, std::move(specs), adapter_metadata(base_fingerprint));
@@ -154,8 +163,7 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
                   [&](const std::string& name, const at::Tensor& flat) {
                     write_tensor(*files, name, flat, options);
                   });
-  comm::all_or_nothing(world, "saving the adapter", [&] {
-    if (world.rank() != 0) return;
+  on_disk_of_rank_0(world, "saving the adapter", [&] {
     for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
       write_tensor(*files, fixed.name, *fixed.tensor, options);
     }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "strata/adapters/lora.h"
+#include "strata/base/error.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/hf/adapter_files.h"
@@ -28,6 +29,17 @@ struct ExportOptions {
   comm::Group* group = nullptr;
 };
 
+// What the disk refused to rank 0, which all ranks know of: the same export may be tried again.
+class ExportRefused : public IoError {
+ public:
+  explicit ExportRefused(const std::string& message) : IoError(message) {}
+};
+
+// Runs rank 0's `work` on the disk, and nothing on other ranks; all hear whether it went well
+// (comm::all_or_nothing). Throws ExportRefused on rank 0 for errors of files. Collective.
+void on_disk_of_rank_0(comm::Group& world, const std::string& what,
+                       const std::function<void()>& work);
+
 // In which type a weight stands in a file: codes and buffers keep theirs.
 at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::ScalarType> type);
 
@@ -35,7 +47,7 @@ at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::Sc
 // `name_of`: a weight's name in the file, empty to leave it out. Streams unit by unit: memory on
 // rank 0 is one segment beyond its shard. Files appear under their names, all together, only when
 // all are complete and were read back; weights of an earlier export that are not overwritten are
-// removed. Collective over the world.
+// removed. Throws ExportRefused. Collective over the world.
 void export_model(const std::filesystem::path& folder, shard::UnitStore& store,
                   uint64_t max_shard_size,
                   const std::function<std::string(const nn::Parameter&)>& name_of,
@@ -43,7 +55,7 @@ void export_model(const std::filesystem::path& folder, shard::UnitStore& store,
 
 // adapter_model.safetensors and adapter_config.json in FOLDER, read back after writing. The
 // fingerprint of the base (hf/base_fingerprint.h) goes into the file's metadata, unless empty.
-// Collective over the world.
+// Throws ExportRefused. Collective over the world.
 void export_adapter(const std::filesystem::path& folder, shard::UnitStore& store,
                     const adapters::LoraAdapter& adapter, const hf::AdapterConfig& config,
                     const std::string& base_fingerprint = "", ExportOptions options = {});

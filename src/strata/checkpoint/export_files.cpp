@@ -60,8 +60,15 @@ ReadBack read_in_pieces(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-std::string zeros_in_all_like(const std::string& name) {
-  return fmt::format("zeros in \"{}\" and in all other matrices that start as zeros", name);
+std::string matrices_like(const std::string& name) {
+  return fmt::format("\"{}\" and in all other matrices that start as zeros", name);
+}
+
+void throw_zeros(const fs::path& file, const std::string& where) {
+  throw FormatError(
+      "{}: found only zeros in {}, expected what was trained; the last checkpoint is as it was: "
+      "look at what trains and at learning_rate; if both are right, report this",
+      file.string(), where);
 }
 
 bool ZeroCheck::refuses(const std::string& name, const std::vector<int64_t>& shape, bool is_zero) {
@@ -146,23 +153,15 @@ void ExportFiles::read_back(const hf::SafetensorsFile& saved, const hf::TensorSp
     if (written == written_.end() || written->second.checksum.text_64() != found.checksum) {
       problem = "other values";
     } else if (zeros.refuses(spec.name, spec.shape, found.is_zero)) {
-      throw_zeros(saved.path().filename(), fmt::format("only zeros in \"{}\"", spec.name));
+      throw_zeros(folder_ / saved.path().filename(), fmt::format("\"{}\"", spec.name));
     }
   }
   if (problem == nullptr) return;
-  throw IoError(unlike(saved.path().filename(), fmt::format("{} in \"{}\"", problem, spec.name)));
-}
-
-std::string ExportFiles::unlike(const std::string& file, const std::string& found) const {
-  return fmt::format(
-      "{}: found {} after saving, expected what was trained; the last checkpoint is as it was: "
-      "check the disk and save again from there",
-      (folder_ / file).string(), found);
-}
-
-// Not the disk's fault: the same would be written again.
-void ExportFiles::throw_zeros(const std::string& file, const std::string& found) const {
-  throw FormatError(unlike(file, found));
+  throw IoError(
+      "{}: found {} in \"{}\" after saving, expected what was trained; the last checkpoint is as "
+      "it "
+      "was: check the disk and save again from there",
+      (folder_ / saved.path().filename()).string(), problem, spec.name);
 }
 
 std::string ExportFiles::entry() const {
@@ -194,7 +193,7 @@ void ExportFiles::publish() {
   ZeroCheck zeros(trained_);
   for (const File& file : files_) read_back(file, zeros);
   if (const std::string name = zeros.untrained(); !name.empty()) {
-    throw_zeros(files_[file_of_.at(name)].name, "only " + zeros_in_all_like(name));
+    throw_zeros(folder_ / files_[file_of_.at(name)].name, matrices_like(name));
   }
   for (const auto& [name, content] : texts_) {
     update_.write(name, content);

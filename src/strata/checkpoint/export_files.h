@@ -81,8 +81,6 @@ class ExportFiles {
   void read_back(const File& file, ZeroCheck& zeros) const;
   void read_back(const hf::SafetensorsFile& saved, const hf::TensorSpec& spec,
                  ZeroCheck& zeros) const;
-  std::string unlike(const std::string& file, const std::string& found) const;
-  [[noreturn]] void throw_zeros(const std::string& file, const std::string& found) const;
   // The file without which no reader opens the others.
   std::string entry() const;
   std::vector<std::string> stale_weights() const;
@@ -105,6 +103,8 @@ class ExportFiles {
 bool is_zero(std::span<const std::byte> bytes);
 
 // For messages, of ZeroCheck::untrained().
-std::string zeros_in_all_like(const std::string& name);
+std::string matrices_like(const std::string& name);
+// A file that is not worth keeping, by no fault of the disk. FormatError.
+[[noreturn]] void throw_zeros(const std::filesystem::path& file, const std::string& where);
 
 }  // namespace strata::checkpoint

@@ -138,7 +138,7 @@ void read_back_whole_files(const fs::path& folder, const WholeFiles& whole, Trai
     const hf::DType dtype = hf::parse_dtype(record.dtype);
     const auto first = saved_bytes(saved, place.keys[0], dtype, record.shape);
     if (zeros.refuses(place.keys[0], record.shape, reader.is_zero(name))) {
-      throw_unlike(saved, fmt::format("only zeros in \"{}\"", place.keys[0]), "what was trained");
+      throw_zeros(saved.path(), fmt::format("\"{}\"", place.keys[0]));
     }
     // The manifest proves the first of two names.
     for (size_t i = 1; i < place.keys.size(); ++i) {
@@ -153,7 +153,7 @@ void read_back_whole_files(const fs::path& folder, const WholeFiles& whole, Trai
     require_same(saved, key, found, flat_bytes(host));
   }
   if (const std::string name = zeros.untrained(); !name.empty()) {
-    throw_unlike(saved, "only " + zeros_in_all_like(name), "what was trained");
+    throw_zeros(saved.path(), matrices_like(name));
   }
   if (saved.tensors().size() != num_expected) {
     throw_unlike(saved, fmt::format("{} tensors", saved.tensors().size()),

@@ -3,9 +3,12 @@
 #include <array>
 #include <cstring>
 
-#include "strata/base/error.h"
-
 namespace strata::comm {
+
+OtherRankFailed::OtherRankFailed(const std::string& what, int rank)
+    : CommError("{}: found rank {} failed, expected success on all ranks; see its message", what,
+                rank),
+      rank_(rank) {}
 
 void all_or_nothing(Group& group, const std::string& what, const std::function<void()>& work) {
   std::exception_ptr failure;
@@ -24,10 +27,7 @@ void all_or_nothing(Group& group, const std::string& what, const std::function<v
   }
   if (failure) std::rethrow_exception(failure);
   const int failed_rank = failed.item<int>() - 1;
-  if (failed_rank >= 0) {
-    throw CommError("{}: found rank {} failed, expected success on all ranks; see its message",
-                    what, failed_rank);
-  }
+  if (failed_rank >= 0) throw OtherRankFailed(what, failed_rank);
 }
 
 namespace {

@@ -7,12 +7,23 @@
 #include <span>
 #include <string>
 
+#include "strata/base/error.h"
 #include "strata/comm/group.h"
 
 namespace strata::comm {
 
+// What ranks on which all went well throw where another failed. The group works as before.
+class OtherRankFailed : public CommError {
+ public:
+  OtherRankFailed(const std::string& what, int rank);
+  int rank() const { return rank_; }  // the highest of those that failed
+
+ private:
+  int rank_;
+};
+
 // Runs `work` on this rank, then asks all ranks whether it succeeded everywhere. Collective. The
-// rank that failed throws its own error, the others a CommError naming `what` - so that no rank
+// rank that failed throws its own error, the others OtherRankFailed naming `what` - so that no rank
 // goes on alone into the next collective and waits there for ever.
 void all_or_nothing(Group& group, const std::string& what, const std::function<void()>& work);
 

@@ -317,8 +317,13 @@ void UnitStore::with_stored(int u, int segment, const std::function<void(const a
   } else {
     const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
     at::Tensor whole = pool_.acquire_turn(layout.numel, layout.storage);
-    mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
-    use(whole);
+    try {
+      mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
+      use(whole);
+    } catch (...) {  // whoever asks again finds the pool as it was
+      pool_.give_back(std::move(whole));
+      throw;
+    }
     pool_.give_back(std::move(whole));
   }
   // Or an export would leave all of it in memory, segment by segment.

@@ -98,6 +98,12 @@ TEST(LoadSplit, RefusesWhatItCannotRead) {
               HasSubstr("found test.json and test.jsonl"));
 }
 
+TEST(LoadSplit, TakesTextsThatBeginLikeOtherFiles) {
+  const TemporaryFolder folder;
+  const Split split = load_split(folder.put("a.csv", "PAR1,a\n0,1\n"), "train");
+  EXPECT_EQ(split.rows.at(0).fields.dump(), R"({"PAR1":"0","a":"1"})");
+}
+
 TEST(LoadSplit, TakesEndingsInCapitals) {
   const TemporaryFolder folder;
   EXPECT_THAT(values_of(load_split(folder.put("A.JSONL", "{\"a\": 1}\n"), "train")),
@@ -109,6 +115,9 @@ TEST(LoadSplit, NamesColumnsWithoutANameAsPandasDoes) {
   const TemporaryFolder folder;
   const Split split = load_split(folder.put("a.csv", ",a,\"\"\n0,1,2\n"), "train");
   EXPECT_EQ(split.rows.at(0).fields.dump(), R"({"Unnamed: 0":"0","a":"1","Unnamed: 2":"2"})");
+  // Of a table that pandas wrote, read and wrote: a name that is there stays.
+  const Split twice = load_split(folder.put("b.csv", ",Unnamed: 0,a\n0,1,2\n"), "train");
+  EXPECT_EQ(twice.rows.at(0).fields.dump(), R"({"Unnamed: 0.1":"0","Unnamed: 0":"1","a":"2"})");
 }
 
 TEST(LoadSplit, NamesFileAndLineOfABadRow) {
@@ -156,7 +165,7 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("q.csv.gz", "a,b\n"), HasSubstr("q.csv.gz: found"));
   EXPECT_THAT(error_of("w.jsonl", "\x1f\x8b\b"), HasSubstr("found a gzip file (by its first"));
   EXPECT_THAT(error_of("x.csv", "PK\x03\x04"), HasSubstr("a table of a spreadsheet as .csv"));
-  EXPECT_THAT(error_of("y.json", "PAR1"), HasSubstr("a name that ends with .parquet"));
+  EXPECT_THAT(error_of("y.json", "PAR1\x15\x04"), HasSubstr("a name that ends with .parquet"));
   EXPECT_THAT(error_of("z.jsonl", "{\"a\": 1}\n{\"b\": 1, \"b\": 2}\n"),
               HasSubstr("z.jsonl:2:10: found the key \"b\" again"));
   EXPECT_THAT(error_of("s.jsonl.gz", ""), HasSubstr("s.jsonl.gz: found nothing"));

@@ -98,7 +98,6 @@ TEST(TokenStore, ComesBackFromItsFile) {
   expect_equal(TokenStore::scratch(write_dataset), make_dataset());
 }
 
-// More rows than wait in memory for the end of the file.
 TEST(TokenStore, ContentIsThatOfTheRowsWhereverTheyAreKept) {
   const TemporaryFolder folder;
   const Dataset dataset = make_dataset();
@@ -134,6 +133,7 @@ TEST(TokenStore, FollowsFilesToOtherNames) {
             std::vector<std::string>{"new/f.jsonl:8"});
 }
 
+// More rows than wait in memory for the end of the file.
 TEST(TokenStore, HoldsManyRows) {
   constexpr int32_t kRows = 300'000;
   const TokenStore store = TokenStore::scratch([](TokenWriter& writer) {

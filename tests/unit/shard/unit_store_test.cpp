@@ -148,6 +148,23 @@ TEST(UnitStore, SteadyStateAllocatesNothing) {
   EXPECT_EQ(store.pool().num_allocations(), allocations);
 }
 
+TEST(UnitStore, AReaderThatFailsLeavesThePoolAsItWas) {
+  auto model = models::create_model(tiny_llama(false), {});
+  comm::Mesh mesh = comm::make_fake_mesh(2, 2);
+  UnitStore store(*model, mesh, {});
+  const auto read_all = [&](const std::function<void(const at::Tensor&)>& use) {
+    for (int u = 0; u < store.num_units(); ++u) store.with_stored(u, 0, use);
+  };
+  read_all([](const at::Tensor&) {});
+  const int64_t bytes = store.pool().allocated_bytes();
+  const auto refuse = [](const at::Tensor&) { throw IoError("refused"); };
+  for (int u = 0; u < store.num_units(); ++u) {
+    EXPECT_THROW(store.with_stored(u, 0, refuse), IoError);
+  }
+  read_all([](const at::Tensor&) {});
+  EXPECT_EQ(store.pool().allocated_bytes(), bytes);
+}
+
 TEST(UnitStore, GradientOfAnUnusedParameterIsZero) {
   auto model = models::create_model(tiny_llama(false), {});
   comm::Mesh mesh = comm::make_fake_mesh(2, 2);

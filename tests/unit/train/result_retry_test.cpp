@@ -33,7 +33,7 @@ struct Scene {
               if (looks++ > looks_until_room) return std::nullopt;
               return "found no room";
             },
-            .is_asked_to_stop = [this] { return looks >= looks_until_stop; },
+            .is_told_to_end = [this] { return looks >= looks_until_stop; },
             .say = [this](const std::string& line) { said.push_back(line); },
             .pause = milliseconds(1),
             .longest_pause = milliseconds(4)};
@@ -44,7 +44,7 @@ TEST(ResultRetry, WaitsUntilTheFolderTakesFiles) {
   Scene scene{.looks_until_room = 3};
   const auto alone = comm::make_single_group();
   ResultRetry retry(*alone, scene.options());
-  EXPECT_TRUE(retry.waits("a.safetensors: found no space left"));
+  EXPECT_TRUE(retry.waits("a.safetensors: found no space left", true));
   EXPECT_EQ(scene.looks, 5);
   EXPECT_THAT(scene.said,
               ElementsAre(HasSubstr("a.safetensors: found no space left (found no room); what was "
@@ -56,26 +56,26 @@ TEST(ResultRetry, AWarningComesOnce) {
   Scene scene{.looks_until_room = -1};
   const auto alone = comm::make_single_group();
   ResultRetry retry(*alone, scene.options());
-  EXPECT_TRUE(retry.waits("refused"));
-  EXPECT_TRUE(retry.waits("refused"));
+  EXPECT_TRUE(retry.waits("refused", true));
+  EXPECT_TRUE(retry.waits("refused", true));
   EXPECT_THAT(scene.said, ElementsAre(HasSubstr("refused; what was trained"), HasSubstr("trying"),
                                       HasSubstr("trying")));
 }
 
-TEST(ResultRetry, WhatIsNotTheDisksFaultIsNotWaitedFor) {
+TEST(ResultRetry, WhereTheDiskHoldsWhatWasTrainedNothingIsWaitedFor) {
   Scene scene;
   const auto alone = comm::make_single_group();
   ResultRetry retry(*alone, scene.options());
-  EXPECT_FALSE(retry.waits(std::nullopt));
+  EXPECT_FALSE(retry.waits("refused", false));
   EXPECT_EQ(scene.looks, 0);
   EXPECT_THAT(scene.said, IsEmpty());
 }
 
-TEST(ResultRetry, ARequestToStopGivesUp) {
+TEST(ResultRetry, BeingToldToEndGivesUp) {
   Scene scene{.looks_until_room = 1000, .looks_until_stop = 3};
   const auto alone = comm::make_single_group();
   ResultRetry retry(*alone, scene.options());
-  EXPECT_FALSE(retry.waits("refused"));
+  EXPECT_FALSE(retry.waits("refused", true));
   EXPECT_EQ(scene.looks, 3);
 }
 
@@ -85,7 +85,7 @@ TEST(ResultRetry, GivesUpAfterItsTime) {
   ResultRetry::Options options = scene.options();
   options.longest = milliseconds(5);
   ResultRetry retry(*alone, options);
-  EXPECT_FALSE(retry.waits("refused"));
+  EXPECT_FALSE(retry.waits("refused", true));
   EXPECT_THAT(scene.said, ElementsAre(HasSubstr("for 0.005 s")));
 }
 
@@ -99,13 +99,18 @@ TEST(ResultRetry, AllRanksDoWhatRank0Says) {
       Scene scene{.looks_until_room = is_main ? 2 : std::numeric_limits<int>::max(),
                   .looks_until_stop = is_main && !has_room ? 2 : std::numeric_limits<int>::max()};
       ResultRetry retry(*world, scene.options());
-      const bool tries = retry.waits(is_main ? std::optional("refused") : std::nullopt);
+      const bool tries = retry.waits(is_main ? "refused" : "", is_main);
       EXPECT_EQ(scene.looks > 0, is_main) << "others ask nobody";
       const std::lock_guard lock(mutex);
       answers.push_back(tries);
     });
     EXPECT_THAT(answers, ElementsAre(has_room, has_room, has_room));
   }
+}
+
+TEST(ResultRetry, AFileThatIsTooLargeStaysSo) {
+  EXPECT_FALSE(may_be_mended("a.safetensors: found file too large after 16384 bytes written"));
+  EXPECT_TRUE(may_be_mended("a.safetensors: found no space left on device"));
 }
 
 TEST(ObstacleToResult, IsWantOfRoomOrOfPermission) {
@@ -115,7 +120,9 @@ TEST(ObstacleToResult, IsWantOfRoomOrOfPermission) {
   EXPECT_THAT(obstacle_to_result(folder.path(), too_much).value(),
               HasSubstr("expected 1152921504.61 GB"));
   std::ofstream(folder / "file") << "x";
-  EXPECT_THAT(obstacle_to_result(folder / "file", 1).value(), HasSubstr("expected a folder"));
+  EXPECT_THAT(obstacle_to_result(folder / "file", 1).value(), HasSubstr("found no folder"));
+  EXPECT_THAT(obstacle_to_result(folder / "gone", 1).value(), HasSubstr("found no folder"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "gone"));
 }
 
 }  // namespace

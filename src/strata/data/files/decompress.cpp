@@ -35,7 +35,7 @@ int inflate_step(z_stream& stream, std::string& room, const Take& take, const Ma
 }
 
 // A text under the name of a compressed file, which somebody unpacked or never packed.
-void require_json_packed(const MappedFile& file, std::string_view ending) {
+void refuse_unpacked_json(const MappedFile& file, std::string_view ending) {
   const auto first = static_cast<char>(file.data()[0]);
   if (first != '{' && first != '[') return;
   throw FormatError(
@@ -46,7 +46,7 @@ void require_json_packed(const MappedFile& file, std::string_view ending) {
 
 bool ends_with_gz(const std::filesystem::path& path) {
   const std::string ending = path.extension().string();
-  return ending.size() == 3 && (ending[1] == 'g' || ending[1] == 'G');
+  return ending == ".gz" || ending == ".GZ";
 }
 
 void inflate_gzip(const MappedFile& file, const Take& take) {
@@ -107,7 +107,7 @@ void decompress_file(const std::filesystem::path& path, const Take& take) {
   const MappedFile file(path);
   if (file.data().empty()) refuse(path, "nothing");
   const bool is_gzip = ends_with_gz(path);
-  require_json_packed(file, is_gzip ? ".gz" : ".zst");
+  refuse_unpacked_json(file, is_gzip ? ".gz" : ".zst");
   return is_gzip ? inflate_gzip(file, take) : inflate_zstd(file, take);
 }
 

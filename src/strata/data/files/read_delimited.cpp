@@ -101,13 +101,20 @@ std::vector<std::string> read_header(CsvScanner& scanner, const std::string& sub
   std::vector<std::string> names;
   std::set<std::string> seen;
   for (Field& field : scanner.next()) {
-    // The index that pandas writes before its columns, under the name that pandas reads it by.
-    if (field.text.empty()) field.text = fmt::format("Unnamed: {}", names.size());
-    if (!seen.insert(field.text).second) {
+    if (!field.text.empty() && !seen.insert(field.text).second) {
       throw FormatError("{}:1: found the column \"{}\" twice, expected every name once", subject,
                         field.text);
     }
     names.push_back(std::move(field.text));
+  }
+  // The index that pandas writes before its columns, under the name that pandas reads it by.
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty()) continue;
+    const std::string unnamed = fmt::format("Unnamed: {}", i);
+    names[i] = unnamed;
+    for (int taken = 1; !seen.insert(names[i]).second; ++taken) {
+      names[i] = fmt::format("{}.{}", unnamed, taken);
+    }
   }
   return names;
 }

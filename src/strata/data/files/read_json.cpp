@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
-// Of two values of one key a reader would have to leave one out; the reference's refuses, too.
+// Of two values of one key a reader would have to leave one out. The reference's does so in an
+// array, and refuses in lines.
 JsonOptions row_options(int64_t line) {
   return {.first_line = static_cast<size_t>(line), .duplicates = DuplicateKeys::kReject};
 }

@@ -34,9 +34,20 @@ constexpr struct {
     {"\xfd\x37zXZ", "an xz file", "unpack it: unxz"},
 };
 
+// A text may begin with the letters of a signature; none has a control character soon after.
+bool has_control_character(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) {
+    const bool is_space = c == '\t' || c == '\n' || c == '\r' || c == '\f';
+    return static_cast<unsigned char>(c) < 0x20 && !is_space;
+  });
+}
+
 void require_text(std::string_view text, const std::string& file) {
+  constexpr size_t kLooked = 64;
   for (const auto& [begin, found, advice] : kOtherFiles) {
     if (!text.starts_with(begin)) continue;
+    const bool is_ascii = static_cast<unsigned char>(begin[0]) < 0x80;
+    if (is_ascii && !has_control_character(text.substr(0, kLooked))) continue;
     throw FormatError("{}: found {} (by its first bytes), expected utf-8; {}", file, found, advice);
   }
 }

@@ -10,7 +10,7 @@ namespace strata::train {
 namespace {
 
 // A handler reaches nothing but static storage.
-std::atomic<bool> requested = false;
+std::atomic<bool> requested = false, terminated = false;
 std::atomic<bool> tells_of_interrupt = false;
 std::atomic<bool> has_begun = false, is_at_end = false;
 static_assert(std::atomic<bool>::is_always_lock_free);
@@ -23,6 +23,7 @@ constexpr std::string_view kInterruptedAtEnd =
 
 void note_request(int number) {
   requested = true;
+  if (number == SIGTERM) terminated = true;
   if (number != SIGINT || !tells_of_interrupt) return;
   const int error = errno;  // of what was interrupted
   // Nothing can be done about a message that finds no reader.
@@ -43,7 +44,7 @@ bool is_any_asked(const StopRequest& request, comm::Group& world) {
 bool has_training_begun() { return has_begun; }
 
 StopSignals::StopSignals(bool tells) {
-  requested = is_at_end = false;
+  requested = terminated = is_at_end = false;
   tells_of_interrupt = tells;
   install(SIGTERM, 0);
   install(SIGUSR1, 0);
@@ -73,6 +74,8 @@ StopSignals::~StopSignals() {
 }
 
 bool StopSignals::is_requested() const { return requested; }
+
+bool StopSignals::is_told_to_end() const { return terminated; }
 
 void StopSignals::note_end_of_training() { is_at_end = true; }
 

@@ -31,6 +31,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   bool is_requested() const;
+  // Whether SIGTERM was among the requests, which lets nothing wait that may take long.
+  bool is_told_to_end() const;
   // No step follows: what the first SIGINT says is another thing from here on.
   void note_end_of_training();
 

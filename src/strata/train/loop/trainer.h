@@ -50,8 +50,8 @@ class Trainer {
   // then the state is saved. Returns the mean loss over all steps of this run.
   double run();
   bool is_stopped() const { return is_stopped_; }
-  // Whether a signal asks this rank to, also behind the last step.
-  bool is_asked_to_stop() const { return signals_ && signals_->is_requested(); }
+  // Whether SIGTERM asks this rank to, also behind the last step.
+  bool is_told_to_end() const { return signals_ && signals_->is_told_to_end(); }
   // Whether an update has changed weights, in this run or in those that it goes on from.
   bool has_learned() const { return has_learned_; }
   // For who writes the result after run().
@@ -62,6 +62,8 @@ class Trainer {
   int64_t global_step() const { return step_; }
   // Of the weights: with load_best_model_at_end an earlier one, after run().
   int64_t result_step() const { return best_step_.value_or(step_); }
+  // The checkpoint that they were loaded from, if they were.
+  const std::filesystem::path& best_checkpoint() const { return best_checkpoint_; }
   // As checkpoints keep them.
   const std::string& settings_text() const { return settings_text_; }
   const StepPlan& plan() const { return plan_; }
@@ -192,6 +194,7 @@ class Trainer {
   bool is_stopped_ = false;
   bool owes_evaluation_ = false;      // that of the step before was broken off
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end
+  std::filesystem::path best_checkpoint_;
   int64_t step_ = 0;
   double seconds_before_ = 0;  // rank 0: of the runs that this one goes on from
 };

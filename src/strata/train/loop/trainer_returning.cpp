@@ -150,6 +150,7 @@ void Trainer::load_best() {
       checkpoints_.last(step_) ? fmt::format("the last step is whole in checkpoint-{}", step_)
                                : "");
   best_step_ = checkpoint::step_of(folder);
+  best_checkpoint_ = folder;
   report::TrainerState found;
   best.fill(found);
   say(fmt::format("the result is the model of {}, the best by {} ({})", folder.filename().string(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <thread>
 
 #include "strata/base/error.h"
@@ -12,7 +13,7 @@
 namespace strata::train {
 namespace {
 
-// How long a request to stop may wait for its answer.
+// How long SIGTERM may wait for its answer.
 constexpr std::chrono::milliseconds kNap(100);
 
 std::string duration_text(std::chrono::milliseconds duration) {
@@ -26,6 +27,9 @@ std::string duration_text(std::chrono::milliseconds duration) {
 std::optional<std::string> obstacle_to_result(const std::filesystem::path& folder,
                                               uint64_t size_bytes) {
   try {
+    if (!std::filesystem::is_directory(folder)) {
+      return fmt::format("found no folder {}", folder.string());
+    }
     const uint64_t found = available_bytes(folder);
     if (found < size_bytes) {
       return fmt::format("found {} free in {}, expected {}",
@@ -33,19 +37,23 @@ std::optional<std::string> obstacle_to_result(const std::filesystem::path& folde
                          memory::size_text(static_cast<int64_t>(size_bytes)));
     }
     require_writable_folder(folder);
-  } catch (const IoError& error) {
+  } catch (const std::exception& error) {
     return error.what();
   }
   return std::nullopt;
 }
 
-bool ResultRetry::waits(const std::optional<std::string>& failure) {
+bool may_be_mended(const std::string& refusal) {
+  return refusal.find(errno_text(EFBIG)) == std::string::npos;
+}
+
+bool ResultRetry::waits(const std::string& refusal, bool may_wait) {
   const bool decides = group_.rank() == 0;
-  if (decides && failure) begin(*failure);
+  if (decides && may_wait) begin(refusal);
   // One collective a pause: none takes longer than it may.
   while (true) {
     Answer answer = Answer::kGiveUp;
-    if (decides && failure) answer = look();
+    if (decides && may_wait) answer = look();
     std::array<double, 1> shared = {static_cast<double>(answer)};
     comm::broadcast_numbers(group_, shared);
     answer = static_cast<Answer>(static_cast<int>(shared[0]));
@@ -53,7 +61,7 @@ bool ResultRetry::waits(const std::optional<std::string>& failure) {
   }
 }
 
-void ResultRetry::begin(const std::string& failure) {
+void ResultRetry::begin(const std::string& refusal) {
   if (since_) {
     pause_ = std::min(2 * pause_, options_.longest_pause);
     return;
@@ -62,8 +70,8 @@ void ResultRetry::begin(const std::string& failure) {
   const auto obstacle = options_.obstacle();
   options_.say(fmt::format(
       "warning: {}{}; what was trained is in memory alone: the run keeps it and writes it once it "
-      "can, for {}: free space, or mend the folder; a signal to stop gives it up",
-      failure, obstacle ? " (" + *obstacle + ")" : "", duration_text(options_.longest)));
+      "can, for {}: free space, or mend the folder; SIGTERM, or Ctrl-C twice, gives it up",
+      refusal, obstacle ? " (" + *obstacle + ")" : "", duration_text(options_.longest)));
 }
 
 ResultRetry::Answer ResultRetry::look() {
@@ -76,10 +84,10 @@ ResultRetry::Answer ResultRetry::look() {
 bool ResultRetry::sleep() const {
   const Clock::time_point end = Clock::now() + pause_;
   while (Clock::now() < end) {
-    if (options_.is_asked_to_stop()) return false;
+    if (options_.is_told_to_end()) return false;
     std::this_thread::sleep_for(std::min<Clock::duration>(kNap, end - Clock::now()));
   }
-  return !options_.is_asked_to_stop();
+  return !options_.is_told_to_end();
 }
 
 }  // namespace strata::train

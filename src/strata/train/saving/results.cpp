@@ -158,8 +158,7 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
   checkpoint::ExportOptions options{.type = type, .group = &world};
   options.trained =
       trainer.has_learned() ? checkpoint::Trained::kYes : checkpoint::Trained::kNotYet;
-  comm::all_or_nothing(world, "collecting the results", [&] {
-    if (world.rank() != 0) return;
+  checkpoint::on_disk_of_rank_0(world, "collecting the results", [&] {
     options.beside = trainer.saver().companions();
     name_result_type(type, options.beside);
     options.beside["trainer_state.json"] = report::trainer_state_text(trainer.state());
@@ -185,55 +184,63 @@ void export_results(const config::RunConfig& config, Trainee& trainee, Trainer& 
   }
 }
 
-// Where what was trained is whole on the disk as well, and how to make the result of it.
+// Where what was trained is whole on the disk as well, and how to make the result of it; or empty.
 std::string way_back(const config::RunConfig& config, const Trainer& trainer) {
   const auto last = trainer.last_checkpoint();
-  if (!last) return "";
-  return config.train.save_only_model
-             ? fmt::format(
-                   "; the weights are whole in {}: strata convert {} NEW_FOLDER --to safetensors "
-                   "makes a result of them",
-                   last->string(), last->string())
-             : fmt::format(
-                   "; what was trained is whole in {}: mend that, and the same command "
-                   "with --resume_from_checkpoint true writes the result",
-                   last->string());
+  if (last && !config.train.save_only_model) {
+    return fmt::format(
+        "; what was trained is whole in {}: mend that, and the same command with "
+        "--resume_from_checkpoint true writes the result",
+        last->string());
+  }
+  const fs::path& best = trainer.best_checkpoint();
+  const fs::path weights = best.empty() ? last.value_or(fs::path()) : best;
+  if (weights.empty()) return "";
+  return fmt::format(
+      "; the weights are whole in {}: strata convert {} NEW_FOLDER --to safetensors makes a result "
+      "of them",
+      weights.string(), weights.string());
 }
 
-// Whether to try once more, on all ranks alike; a group that is broken is nothing to wait for.
-bool is_worth_a_retry(ResultRetry& retry, const std::optional<std::string>& refusal) {
+// Of a rank that does not decide. A rank 0 that is gone has failed for another reason.
+bool follows(ResultRetry& retry) {
   try {
-    return retry.waits(refusal);
+    return retry.waits("", /*may_wait=*/false);
   } catch (const CommError&) {
     return false;
   }
 }
 
+// The run began with the folder: one that is gone is on a disk that is away.
+void require_folder(const fs::path& folder) {
+  if (fs::is_directory(folder)) return;
+  throw IoError("{}: found no such folder any more, expected the run's", folder.string());
+}
+
 }  // namespace
 
 void write_results(const config::RunConfig& config, Trainee& trainee, Trainer& trainer) {
-  ResultRetry retry(trainer.saver().patient_group(),
-                    {.obstacle =
-                         [&] {
-                           return obstacle_to_result(config.train.output_dir,
-                                                     trainer.saver().result_bytes());
-                         },
-                     .is_asked_to_stop = [&] { return trainer.is_asked_to_stop(); },
-                     .say = [&](const std::string& line) { trainer.say(line); }});
-  while (true) {
-    std::optional<std::string> refusal;  // of rank 0's disk, which alone is written to
-    std::exception_ptr failure;
+  const fs::path folder = config.train.output_dir;
+  comm::Group& world = trainer.saver().patient_group();
+  ResultRetry retry(
+      world,
+      {.obstacle = [&] { return obstacle_to_result(folder, trainer.saver().result_bytes()); },
+       .is_told_to_end = [&] { return trainer.is_told_to_end(); },
+       .say = [&](const std::string& line) { trainer.say(line); }});
+  // What fails on one rank alone ends it: the others may wait for it in the middle of an export.
+  for (bool is_written = false; !is_written;) {
     try {
+      checkpoint::on_disk_of_rank_0(world, "looking at output_dir",
+                                    [&] { require_folder(folder); });
       export_results(config, trainee, trainer);
-      break;
-    } catch (const IoError& error) {
+      is_written = true;
+    } catch (const checkpoint::ExportRefused& error) {
       const std::string way = way_back(config, trainer);
-      if (way.empty()) refusal = error.what();
-      failure = std::make_exception_ptr(IoError(error.what() + way));
-    } catch (...) {
-      failure = std::current_exception();
+      const bool may_wait = way.empty() && may_be_mended(error.what());
+      if (!retry.waits(error.what(), may_wait)) throw IoError(error.what() + way);
+    } catch (const comm::OtherRankFailed& error) {
+      if (error.rank() != 0 || !follows(retry)) throw;
     }
-    if (!is_worth_a_retry(retry, refusal)) std::rethrow_exception(failure);
   }
   if (trainee.store->mesh().world->rank() == 0) trainer.saver().remove_all_but_best();
 }
