@@ -5,6 +5,7 @@
 #   make fuzz        the fuzzers with libFuzzer (clang), FUZZ_SECONDS each (60)
 #   make sanitize    the tests of what is shared or parsed under AddressSanitizer and ThreadSanitizer: hours;
 #                    SANITIZER=asan: one of them, SANITIZE_UNITS and SANITIZE_TESTS: parts (tools/run_sanitized)
+#   make tidy        clang-tidy over the sources that differ from SINCE (HEAD), or TIDY="--all", or files and folders
 #   make bench-peer  the same job on the reference stack and on Strata, as ratios
 #   make cuda        the program for NVIDIA GPUs: build/cuda/strata; needs nvcc, no GPU
 #   make bundle      build/bundle: that program with its libraries, to run beside a torch with CUDA
@@ -18,7 +19,7 @@ JOBS ?= $(shell nproc)
 TORCH_DIR ?=
 export JOBS TORCH_DIR
 
-.PHONY: build cuda bundle check-gpu rehearse-gpu demo test fuzz sanitize bench-peer format prepare prepare-cuda prepare-parity clean-all
+.PHONY: build cuda bundle check-gpu rehearse-gpu demo test fuzz sanitize tidy bench-peer format prepare prepare-cuda prepare-parity clean-all
 .DEFAULT_GOAL := build
 
 prepare:
@@ -62,6 +63,13 @@ SANITIZER ?= asan tsan
 sanitize: prepare-parity
 	@failed=; for preset in $(SANITIZER); do tools/run_sanitized $$preset || failed=1; done; [ -z "$$failed" ]
 
+# A dry run of ninja configures, which is all that clang-tidy needs of a build.
+SINCE ?= HEAD
+tidy:
+	@tools/prepare tidy
+	@[ -f build/release/compile_commands.json ] || tools/compile -n >/dev/null
+	@tools/check_tidy --since $(SINCE) $(TIDY)
+
 bench-peer: prepare-parity build
 	@.venv-parity/bin/python bench/peer/run_peer.py $(ARGS)
 
@@ -69,5 +77,5 @@ format:
 	@tools/check_format --fix
 
 clean-all:
-	rm -rf build .venv .venv-parity .cache outputs .pytest_cache
+	rm -rf build .venv .venv-parity .venv-tidy .cache outputs .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
