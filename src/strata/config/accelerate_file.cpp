@@ -45,7 +45,7 @@ std::string yaml_scalar(const Json& value) {
     return text;
   }
   if (!value.is_string()) return value.dump();
-  const std::string text = value.get<std::string>();
+  std::string text = value.get<std::string>();
   if (!is_printable_ascii(text)) return quote_json(text, /*ensure_ascii=*/true);
   if (is_plain_text(text)) return text;
   return "'" + std::regex_replace(text, std::regex("'"), "''") + "'";

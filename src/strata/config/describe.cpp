@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/json.h"
+#include "strata/config/field_text.h"
 
 namespace strata::config {
 namespace {

@@ -40,7 +40,7 @@ const std::map<std::string, std::string>& special_names() {
 
 std::string setting_name(const std::string& variable) {
   const auto& special = special_names();
-  if (auto found = special.find(variable); found != special.end()) return found->second;
+  if (const auto found = special.find(variable); found != special.end()) return found->second;
   std::string name = variable;
   if (name.starts_with("ACCELERATE_DYNAMO_")) name = name.substr(sizeof("ACCELERATE_") - 1);
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/config/field_text.h"
 #include "strata/config/foreign_names.h"
 
 namespace strata::config {
@@ -101,7 +102,7 @@ class FlagParser {
   static std::string expand_short(const std::string& token) {
     static const std::map<std::string, std::string> kShort = {
         {"-q", "--quiet"}, {"-t", "--tee"}, {"-m", "--module"}};
-    auto found = kShort.find(token);
+    const auto found = kShort.find(token);
     return found == kShort.end() ? token : found->second;
   }
 

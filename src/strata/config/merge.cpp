@@ -12,7 +12,7 @@ void Merge::add(Given given) {
   if (is_new) return;
   Given& known = place->second;
   if (given.origin.rank > known.origin.rank) {
-    known = given;
+    known = std::move(given);
   } else if (given.origin.rank == known.origin.rank && text != canonical_text(known)) {
     throw ConfigError("{}: found {} ({}) and {} ({}), expected one value; remove one",
                       given.setting->name, canonical_text(known), known.origin.source, text,
@@ -25,7 +25,7 @@ void Merge::add_all(const std::vector<Given>& given) {
 }
 
 const Given* Merge::find(const std::string& name) const {
-  auto found = given_.find(name);
+  const auto found = given_.find(name);
   return found == given_.end() ? nullptr : &found->second;
 }
 

@@ -20,7 +20,7 @@ struct RecipeRow {
   bool reads_pairs = false;      // rows are pairs of answers, one preferred to the other
   bool gives_rewards = false;    // a head of one number in place of the output layer
   std::string_view task_type = "CAUSAL_LM";  // PEFT's, of its adapters
-  std::string_view label = "";               // beside the method, where a run is described
+  std::string_view label = {};               // beside the method, where a run is described
   // Of a script's name: whole words, or any parts. The first row that has one of them stands for
   // the script; sft for all others.
   std::vector<std::string_view> script_words = {};

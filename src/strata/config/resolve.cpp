@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/config/checks/checks.h"
 #include "strata/config/deepspeed/deepspeed.h"
+#include "strata/config/field_text.h"
 #include "strata/config/flags.h"
 #include "strata/config/merge.h"
 #include "strata/config/recipes.h"
@@ -26,7 +27,7 @@ void add_accelerate_file(const Sources& sources, Merge& merge) {
   }
   if (!sources.use_default_file || merge.text("use_cpu") == "true") return;
   const auto path = default_accelerate_file([&](const std::string& name) {
-    auto found = sources.environment.find(name);
+    const auto found = sources.environment.find(name);
     return found == sources.environment.end() ? std::string() : found->second;
   });
   if (std::filesystem::exists(path)) {
@@ -99,7 +100,7 @@ std::string auto_text(const DsAuto& given, const Settings& settings) {
 
 const std::string& Settings::source_of(const std::string& name) const {
   static const std::string kDefault = "default";
-  auto found = origins.find(name);
+  const auto found = origins.find(name);
   return found == origins.end() ? kDefault : found->second.source;
 }
 

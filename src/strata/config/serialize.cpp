@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/json.h"
-#include "strata/config/value.h"
+#include "strata/config/field_text.h"
 
 namespace strata::config {
 
@@ -22,8 +22,8 @@ std::string to_json_text(const RunConfig& config) {
 std::string settings_hash(const RunConfig& config) {
   // FNV-1a, 64 bits: guards against mistakes, not against attackers.
   uint64_t hash = 0xcbf29ce484222325u;
-  auto mix = [&](std::string_view text) {
-    for (unsigned char byte : text) hash = (hash ^ byte) * 0x100000001b3u;
+  const auto mix = [&](std::string_view text) {
+    for (const unsigned char byte : text) hash = (hash ^ byte) * 0x100000001b3u;
     hash = (hash ^ 0xffu) * 0x100000001b3u;  // no text contains this byte
   };
   for (const Setting& setting : settings_table()) {

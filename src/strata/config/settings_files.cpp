@@ -10,6 +10,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/deepspeed/file.h"
+#include "strata/config/field_text.h"
 #include "strata/config/foreign_names.h"
 #include "strata/config/yaml_reader.h"
 

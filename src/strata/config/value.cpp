@@ -1,4 +1,3 @@
-// Text to fields and back.
 #include "strata/config/value.h"
 
 #include <algorithm>
@@ -13,8 +12,9 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/base/json.h"
 #include "strata/base/text_distance.h"
+#include "strata/config/field_access.h"
+#include "strata/config/field_text.h"
 #include "strata/config/list_text.h"
 
 namespace strata::config {
@@ -30,32 +30,6 @@ bool is_none(std::string_view text) {
   const std::string low = lower(text);
   return low == "none" || low == "null";
 }
-
-template <typename T>
-struct OptionalTraits {
-  using Value = T;
-  static constexpr bool kIsOptional = false;
-};
-template <typename T>
-struct OptionalTraits<std::optional<T>> {
-  using Value = T;
-  static constexpr bool kIsOptional = true;
-};
-
-// What a field holds, and what stands for it in text: the name, where it is one of a closed set.
-template <typename T>
-struct FieldTraits {
-  using Value = std::remove_reference_t<std::invoke_result_t<T, RunConfig&>>;
-};
-template <>
-struct FieldTraits<ChoiceField> {
-  using Value = std::string;
-};
-template <typename T>
-using FieldValue = typename FieldTraits<T>::Value;
-
-template <typename T>
-constexpr bool kIsChoice = std::is_same_v<T, ChoiceField>;
 
 [[noreturn]] void refuse(const Given& given, const std::string& found,
                          std::string_view advice = {}) {
@@ -127,6 +101,11 @@ std::string choose(const Given& given, const std::string& text) {
   refuse(given, quoted(given.value), near_hint(wanted, spellings(setting)));
 }
 
+const std::string& only_item(const Given& given) {
+  if (given.value.is_null || given.value.items.size() != 1) refuse(given, quoted(given.value));
+  return given.value.items.front();
+}
+
 template <typename T>
 void parse_into(const Given& given, const std::string& text, T& field) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -180,10 +159,8 @@ void assign_field(const Given& given, T& field) {
         field = T{};
         return;
       }
-      refuse(given, quoted(value));
     }
-    if (value.items.size() != 1) refuse(given, quoted(value));
-    const std::string& text = value.items.front();
+    const std::string& text = only_item(given);
     if constexpr (OptionalTraits<T>::kIsOptional) {
       if (is_none(text)) {
         field.reset();
@@ -196,27 +173,6 @@ void assign_field(const Given& given, T& field) {
       parse_into(given, text, field);
     }
   }
-}
-
-std::string text_of(const std::string& value) { return value; }
-std::string text_of(bool value) { return value ? "true" : "false"; }
-std::string text_of(int value) { return std::to_string(value); }
-std::string text_of(int64_t value) { return std::to_string(value); }
-std::string text_of(uint64_t value) { return std::to_string(value); }
-std::string text_of(double value) { return python_float_repr(value); }
-std::string text_of(const std::vector<std::string>& value) {
-  return fmt::format("{}", fmt::join(value, ","));
-}
-template <typename T>
-std::string text_of(const std::optional<T>& value) {
-  return value ? text_of(*value) : "none";
-}
-
-std::string number_expectation(std::string_view noun, const Range& range) {
-  const bool has_max = std::isfinite(range.max);
-  if (!std::isfinite(range.min) && !has_max) return std::string(noun);
-  if (!has_max) return fmt::format("{} of at least {}", noun, range.min);
-  return fmt::format("{} in [{}, {}{}", noun, range.min, range.max, range.max_open ? ")" : "]");
 }
 
 // How the harmless values of an unbound setting are compared: case aside, booleans alike.
@@ -281,31 +237,6 @@ std::optional<bool> parse_boolean(std::string_view text) {
   return std::nullopt;
 }
 
-bool is_switch(const Setting& setting) {
-  return setting.is_switch ||
-         std::visit(
-             [](const auto& accessor) {
-               if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
-                 return false;
-               } else {
-                 using T = FieldValue<std::decay_t<decltype(accessor)>>;
-                 return std::is_same_v<typename OptionalTraits<T>::Value, bool>;
-               }
-             },
-             setting.field);
-}
-
-bool is_list(const Setting& setting) {
-  return std::holds_alternative<std::vector<std::string>& (*)(RunConfig&)>(setting.field);
-}
-
-bool is_true_by_default(const Setting& setting) {
-  if (setting.kind == Kind::kBound) {
-    return is_switch(setting) && field_text(setting, RunConfig{}) == "true";
-  }
-  return setting.is_switch && !setting.harmless.empty() && setting.harmless.front() == "true";
-}
-
 std::string canonical_text(const Given& given) {
   const Setting& setting = *given.setting;
   switch (setting.kind) {
@@ -318,10 +249,7 @@ std::string canonical_text(const Given& given) {
       return canonical_unbound(given);
     case Kind::kTranslated:
     case Kind::kSource: {
-      if (given.value.is_null || given.value.items.size() != 1) {
-        refuse(given, quoted(given.value));
-      }
-      const std::string& text = given.value.items.front();
+      const std::string& text = only_item(given);
       // What a shell makes of a variable that is not set.
       if (text.empty() && setting.is_path && given.origin.rank >= Rank::kLaunchFlag) {
         throw ConfigError("{}: found an empty name, expected a path; name one, or leave it out",
@@ -338,20 +266,13 @@ std::string canonical_text(const Given& given) {
 }
 
 void assign(const Given& given, RunConfig& config) {
-  std::visit(
-      [&](const auto& accessor) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
-          throw InternalError("setting {}: found no field, expected one", given.setting->name);
-        } else if constexpr (kIsChoice<std::decay_t<decltype(accessor)>>) {
-          if (given.value.is_null || given.value.items.size() != 1) {
-            refuse(given, quoted(given.value));
-          }
-          accessor.set(config, choose(given, given.value.items.front()));
-        } else {
-          assign_field(given, accessor(config));
-        }
-      },
-      given.setting->field);
+  visit_field(*given.setting, config, [&](auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, ChoiceField>) {
+      field.set(config, choose(given, only_item(given)));
+    } else {
+      assign_field(given, field);
+    }
+  });
 }
 
 bool gives_default(const Given& given) {
@@ -360,83 +281,6 @@ bool gives_default(const Given& given) {
   const std::string before = field_text(*given.setting, config);
   assign(given, config);
   return field_text(*given.setting, config) == before;
-}
-
-std::string field_text(const Setting& setting, const RunConfig& config) {
-  return std::visit(
-      [&](const auto& accessor) -> std::string {
-        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
-          throw InternalError("setting {}: found no field, expected one", setting.name);
-        } else if constexpr (kIsChoice<std::decay_t<decltype(accessor)>>) {
-          return std::string(accessor.get(config));
-        } else {
-          return text_of(accessor(const_cast<RunConfig&>(config)));
-        }
-      },
-      setting.field);
-}
-
-Json field_json(const Setting& setting, const RunConfig& config) {
-  return std::visit(
-      [&](const auto& accessor) -> Json {
-        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
-          throw InternalError("setting {}: found no field, expected one", setting.name);
-        } else if constexpr (kIsChoice<std::decay_t<decltype(accessor)>>) {
-          return accessor.get(config);
-        } else {
-          const auto& value = accessor(const_cast<RunConfig&>(config));
-          if constexpr (OptionalTraits<FieldValue<std::decay_t<decltype(accessor)>>>::kIsOptional) {
-            if (value) return *value;
-            // In a file null means that nobody gave the setting, unless it says otherwise.
-            RunConfig defaults;
-            const bool is_null = setting.null_means == "none" || !accessor(defaults);
-            return is_null ? Json() : Json("none");
-          } else {
-            // A list that tells [] from null has null for its default.
-            if (is_list(setting) && Json(value).empty() && !setting.synonyms.empty()) return {};
-            return value;
-          }
-        }
-      },
-      setting.field);
-}
-
-std::string expectation(const Setting& setting) {
-  if (setting.kind == Kind::kUnbound) {
-    std::vector<std::string> texts;
-    for (std::string_view value : setting.harmless) {
-      if (value == "*") return "any value";
-      texts.push_back(value.empty() ? "\"\"" : std::string(value));
-    }
-    return fmt::format("{}", fmt::join(texts, " or "));
-  }
-  if (const auto choices = choices_of(setting); !choices.empty()) {
-    const std::string number = std::isfinite(setting.range.min)
-                                   ? ", or " + number_expectation("an integer", setting.range)
-                                   : "";
-    return fmt::format("one of {}{}", fmt::join(choices, ", "), number);
-  }
-  if (is_switch(setting) && setting.kind != Kind::kBound) return "true or false";
-  return std::visit(
-      [&](const auto& accessor) -> std::string {
-        if constexpr (std::is_same_v<std::decay_t<decltype(accessor)>, std::monostate>) {
-          return "text";
-        } else {
-          using T = typename OptionalTraits<FieldValue<std::decay_t<decltype(accessor)>>>::Value;
-          if constexpr (std::is_same_v<T, bool>) return "true or false";
-          if constexpr (std::is_same_v<T, std::string>) return "text";
-          if constexpr (std::is_same_v<T, std::vector<std::string>>) return "a list of names";
-          if constexpr (std::is_same_v<T, double>) {
-            return number_expectation("a number", setting.range);
-          }
-          Range range = setting.range;
-          if constexpr (std::is_same_v<T, uint64_t>) range.min = std::max(range.min, 0.0);
-          // Where a number stands for a limit, none is another value, and 0 is not.
-          return number_expectation("an integer", range) +
-                 (setting.null_means == "none" ? ", or none" : "");
-        }
-      },
-      setting.field);
 }
 
 }  // namespace strata::config

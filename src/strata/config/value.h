@@ -1,12 +1,12 @@
-// Values as sources write them, and their way into RunConfig's fields and back to text. Owns: what
-// counts as a boolean, integer or number; ranges and choices. Never: which source wins (resolve.h).
+// Values as sources write them, and their way into RunConfig's fields. Owns: what counts as a
+// boolean, integer or number; ranges and choices. Never: which source wins (resolve.h), the way
+// back to text (field_text.h).
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "strata/base/json.h"
 #include "strata/config/settings/table.h"
 
 namespace strata::config {
@@ -46,13 +46,6 @@ void expand_home(const std::string& home, Given& given);
 // yes, true, t, y, on, 1 and no, false, f, n, off, 0 in any case.
 std::optional<bool> parse_boolean(std::string_view text);
 
-// True when a flag without a value means true.
-bool is_switch(const Setting& setting);
-bool is_list(const Setting& setting);
-
-// Whether the default is true, so that --no_NAME is known.
-bool is_true_by_default(const Setting& setting);
-
 // Checks the value against type, range and choices and returns its one way of writing.
 // Throws ConfigError "SOURCE: found ..., expected ..." when it does not fit, or is not supported.
 std::string canonical_text(const Given& given);
@@ -63,14 +56,5 @@ void assign(const Given& given, RunConfig& config);
 // Whether the value is what the setting has where nobody gives it; never of one that is not bound.
 // Throws as canonical_text().
 bool gives_default(const Given& given);
-
-// Requires: the setting is bound. Null optional: "none"; booleans "true", "false"; lists "a,b".
-std::string field_text(const Setting& setting, const RunConfig& config);
-
-// The same as a boolean, number, text, list of texts, or null where that means the same in a file.
-Json field_json(const Setting& setting, const RunConfig& config);
-
-// "an integer of at least 1", "one of linear, cosine", ...
-std::string expectation(const Setting& setting);
 
 }  // namespace strata::config

@@ -10,6 +10,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "strata/base/error.h"
+#include "strata/config/field_text.h"
 #include "strata/config/resolve.h"
 
 namespace strata::config {

@@ -1,5 +1,6 @@
 // Oracle: the defaults that the reference's SFTConfig, ModelConfig and LoRA flags have, and the
 // table's own rules (no name twice, every record complete).
+#include "strata/config/field_text.h"
 #include "strata/config/settings/table.h"
 
 #include <map>

@@ -17,6 +17,7 @@
 #include "strata/config/checks/rules.h"
 #include "strata/config/checks/saving_checks.h"
 #include "strata/config/checks/sharding_checks.h"
+#include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
 
 namespace strata::config {

@@ -7,6 +7,7 @@
 #include "strata/base/error.h"
 #include "strata/config/checks/preference_checks.h"
 #include "strata/config/checks/rules.h"
+#include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
 
 namespace strata::config {

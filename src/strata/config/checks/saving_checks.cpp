@@ -47,7 +47,7 @@ class SavingRules : Rules {
     }
     std::vector<std::string> known = {"eval_loss", "eval_num_tokens", "eval_runtime",
                                       "eval_samples_per_second", "eval_steps_per_second"};
-    if (train_.predict_with_generate) known.push_back("eval_accuracy");
+    if (train_.predict_with_generate) known.emplace_back("eval_accuracy");
     for (const std::string_view figure : recipe_of(config_).figures) {
       known.push_back("eval_" + std::string(figure));
     }

@@ -10,10 +10,12 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/config/deepspeed/autos.h"
 #include "strata/config/deepspeed/batch.h"
 #include "strata/config/deepspeed/file.h"
 #include "strata/config/deepspeed/scheduler.h"
 #include "strata/config/deepspeed/warnings.h"
+#include "strata/config/field_text.h"
 #include "strata/config/translate.h"
 
 namespace strata::config {
@@ -74,7 +76,7 @@ class Translation {
     }
   }
 
-  bool is_harmless(const DsEntry& entry) const {
+  static bool is_harmless(const DsEntry& entry) {
     if (entry.value.is_null()) return true;
     if (entry.key->type == DsType::kBlock) {
       const bool is_off = entry.value.value("enabled", Json()) == Json(false) ||
@@ -352,38 +354,6 @@ const Given* deepspeed_launch(const Merge& merge) {
   if (merge.text("use_deepspeed") == "true") return merge.find("use_deepspeed");
   if (merge.text("distributed_type") == "DEEPSPEED") return merge.find("distributed_type");
   return nullptr;
-}
-
-void add_scheduler_autos(const DsEntry& params, std::vector<DsAuto>& autos) {
-  if (!params.value.is_object()) return;
-  for (const auto& [name, value] : params.value.items()) {
-    if (value != Json("auto")) continue;
-    DsAuto one{.source = fmt::format("{} ({}.{})", params.place, params.path, name)};
-    if (name == "warmup_max_lr") one.settings = {"learning_rate"};
-    if (name == "warmup_num_steps") one.settings = {"warmup_steps"};
-    if (name == "warmup_min_lr") one.meaning = "0";
-    if (name == "total_num_steps") one.meaning = "the steps of the run";
-    autos.push_back(std::move(one));
-  }
-}
-
-std::vector<DsAuto> autos_of(const DsFile& file) {
-  std::vector<DsAuto> autos;
-  for (const DsEntry& entry : file.entries) {
-    if (entry.path == "scheduler.params") add_scheduler_autos(entry, autos);
-    if (!entry.is_auto) continue;
-    DsAuto one{.source = entry.source(), .settings = {}};
-    const std::string rule(entry.key->automatic);
-    if (entry.path == "train_batch_size") {
-      one.settings = {"per_device_train_batch_size", "gradient_accumulation_steps"};
-    } else if (rule == "adam_beta1 and adam_beta2") {
-      one.settings = {"adam_beta1", "adam_beta2"};
-    } else if (!rule.starts_with("(")) {
-      one.settings = {rule};
-    }
-    autos.push_back(std::move(one));
-  }
-  return autos;
 }
 
 }  // namespace

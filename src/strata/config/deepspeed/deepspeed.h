@@ -6,16 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "strata/config/deepspeed/autos.h"
 #include "strata/config/merge.h"
 
 namespace strata::config {
-
-// An "auto" of the file and the settings whose values it takes; none: nothing here depends on it.
-struct DsAuto {
-  std::string source;                      // "ds_config.json:12 (gradient_clipping)"
-  std::vector<std::string> settings = {};  // max_grad_norm
-  std::string meaning = {};                // "0": of one that is no setting
-};
 
 // Adds what the file named by the setting `deepspeed` stands for, at the rank of a file, and what a
 // launch with DeepSpeed implies. `world_size` 0: not known yet, the batch identity is left open.

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/config/field_text.h"
 
 namespace strata::config {
 namespace {
@@ -32,7 +33,7 @@ class Writer {
 
  private:
   bool is_given(const std::string& name) const {
-    auto found = settings_.origins.find(name);
+    const auto found = settings_.origins.find(name);
     return found != settings_.origins.end() && found->second.rank > Rank::kDefault;
   }
 

@@ -168,13 +168,13 @@ Keys reporting_and_rest() {
        {"false"}},
   };
   // Whole features: the block may stand there switched off.
-  for (std::string_view block :
+  for (const std::string_view block :
        {"compile", "tensor_parallel", "expert_parallel", "hybrid_engine", "pipeline", "autotuning",
         "data_efficiency", "weight_quantization", "datastates_ckpt"}) {
     all.push_back({block, kBlock, kOnly, "leave the block out"});
   }
   // Removed from DeepSpeed 0.19.8, which refuses their mere presence.
-  for (std::string_view block :
+  for (const std::string_view block :
        {"nebula", "compression_training", "amp", "quantize_training", "sparse_gradients",
         "eigenvalue", "sparse_attention", "elasticity", "graph_harvesting", "curriculum_learning",
         "progressive_layer_drop"}) {

@@ -48,7 +48,7 @@ const DsKey* find_deepspeed_key(const std::string& path) {
     for (const DsKey& key : deepspeed_keys()) {
       all.emplace(key.path, &key);
       const std::string block = block_of(std::string(key.path));
-      for (std::string_view alias : key.aliases)
+      for (const std::string_view alias : key.aliases)
         all.emplace(block + "." + std::string(alias), &key);
     }
     return all;
@@ -100,7 +100,7 @@ std::string deepspeed_hint(const std::string& path) {
 static constexpr double kMostExact = 9007199254740992;
 
 std::optional<std::string> deepspeed_type_error(const DsKey& key, const Json& value) {
-  auto wrong = [&](std::string expected) {
+  const auto wrong = [&](std::string expected) {
     if (value.is_string() &&
         (key.type == kInteger || key.type == kNumber || key.type == kBoolean)) {
       expected += " without quotes";

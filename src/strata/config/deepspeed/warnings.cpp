@@ -42,7 +42,7 @@ bool is_switched_off(const DsFile& file, const DsEntry& entry) {
 
 void warn_of_inert(const DsFile& file, bool uses_files, std::vector<std::string>& warnings) {
   std::vector<std::pair<std::string_view, std::vector<std::string>>> reasons;
-  auto add = [&](std::string_view reason, const std::string& path) {
+  const auto add = [&](std::string_view reason, const std::string& path) {
     auto found = std::ranges::find(reasons, reason, [](const auto& row) { return row.first; });
     if (found == reasons.end()) found = reasons.insert(found, {reason, {}});
     found->second.push_back(path);

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
-#include "strata/config/value.h"
 #include "strata/launch/slurm_script.h"
 #include "strata/train/saving/result_pages.h"
 
