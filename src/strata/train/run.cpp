@@ -3,18 +3,15 @@
 #include <algorithm>
 #include <chrono>
 
-#include "strata/base/error.h"
 #include "strata/base/phases.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
-#include "strata/memory/device_probe.h"
-#include "strata/memory/plan_text.h"
-#include "strata/report/live_line.h"
 #include "strata/train/loop/rehearsal.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/planning/batch_size_choice.h"
 #include "strata/train/planning/checkpointing_choice.h"
+#include "strata/train/planning/memory_error.h"
 #include "strata/train/planning/memory_watch.h"
 #include "strata/train/planning/planned_room.h"
 #include "strata/train/saving/result_line.h"
@@ -24,6 +21,7 @@
 #include "strata/train/setup/introduction.h"
 #include "strata/train/setup/model_config.h"
 #include "strata/train/setup/output_folder.h"
+#include "strata/train/setup/preparation_line.h"
 #include "strata/train/setup/strategy.h"
 
 namespace strata::train {
@@ -55,142 +53,77 @@ comm::RendezvousOptions rendezvous_options(const config::RunConfig& config,
   return options;
 }
 
-// How far the downloads and the tokenizing are: on the terminal of rank 0, or now and then in its
-// log.
-class PreparationLine {
- public:
-  PreparationLine(const Output& output, bool is_main)
-      : is_main_(is_main),
-        is_terminal_(output.is_terminal),
-        write_(output.write),
-        line_(output.write, output.columns, is_main && output.is_terminal),
-        log_(output.write, std::chrono::seconds(30)) {}
-
-  void show_rows(const std::string& subject, int64_t rows, double part) {
-    if (!is_main_) return;
-    if (is_terminal_) {
-      line_.show(report::preparation_text(subject, rows, part));
-    } else {
-      log_.show(report::preparation_text(subject, rows, part, /*least=*/1));
-    }
-  }
-  void clear() {
-    line_.clear();
-    log_.restart();
-  }
-  void show_download(const std::string& name, int64_t done, int64_t all) {
-    if (!is_main_) return;
-    const std::string text = report::download_text(name, done, all);
-    if (done == all) {
-      clear();
-      write_(text + "\n");
-    } else if (is_terminal_) {
-      line_.show(text);
-    } else {
-      log_.show(text);
-    }
-  }
-
- private:
-  const bool is_main_;
-  const bool is_terminal_;
-  std::function<void(std::string_view)> write_;
-  report::LiveLine line_;
-  report::PeriodicLine log_;
-};
-
-// What a run is told, once its ranks have met.
-struct RunOrder {
+// What a run works with, once its ranks have met and its data are there.
+struct PreparedRun {
   const config::RunConfig& config;
-  const std::string& settings_text;
+  const SettingsText& settings;
   const Output& output;
+  Status& status;
+  PreparationLine& line;
   bool writes_results;
   at::Device device;
-  std::vector<std::string>& notes;  // what the person who started it should know
+  comm::Mesh& mesh;
+  comm::Group& saving;
+  const Datasets& datasets;
+  std::vector<std::string>& notes;    // what the person who started it should know
+  std::optional<MemoryWatch>& watch;  // only rank 0 tells; the others hold as much
 };
 
-// What libtorch says was asked for: the sentence with the size.
-std::string wanted_memory(const std::string& message) {
-  const size_t found = message.find("Tried to allocate");
-  const std::string sentence = message.substr(found == std::string::npos ? 0 : found);
-  return sentence.substr(0, sentence.find(". "));
+// Reads the weights that training starts from where the recipe needs to know something of them.
+std::unique_ptr<Recipe> prepare_recipe(const PreparedRun& run, Trainee& trainee) {
+  auto recipe =
+      make_recipe({.config = run.config,
+                   .trainee = trainee,
+                   .datasets = run.datasets,
+                   .is_kept = run.writes_results,
+                   .set_phase = [&](const std::string& phase) { run.status.set_phase(phase); },
+                   .progress = run.line.row_progress(),
+                   .notes = run.notes});
+  run.line.clear();
+  return recipe;
 }
 
-// What libraries beside the allocator say when they find no memory for their workspaces.
-bool is_out_of_memory(const c10::Error& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  const std::string_view message = error.what_without_backtrace();
-  return message.find("out of memory") != std::string_view::npos ||
-         message.find("CUBLAS_STATUS_ALLOC_FAILED") != std::string_view::npos ||
-         message.find("CUDNN_STATUS_ALLOC_FAILED") != std::string_view::npos;
-}
-
-// Memory of a GPU that does not suffice becomes an error with the plan beside what was in use.
-template <typename Work>
-RunResult explaining_memory(const std::optional<MemoryWatch>& watch, at::Device device,
-                            const Work& work) {
-  try {
-    return work();
-  } catch (const c10::Error& error) {
-    if (!device.is_cuda() || !is_out_of_memory(error)) throw;
-    const memory::DeviceMemory found = memory::device_memory(device);
-    throw OutOfMemoryError(
-        "memory of {}: found {} in tensors at most, {} with what the allocator kept and {} free of "
-        "{} when more was asked for ({}), expected {}; lower per_device_train_batch_size or "
-        "max_length, turn on gradient_checkpointing, quantise the base, or use more ranks",
-        // By now the run's own tensors are gone: their peak is what there was.
-        device.str(), memory::size_text(found.allocated_peak),
-        memory::size_text(found.reserved_peak), memory::size_text(found.free),
-        memory::size_text(found.total), wanted_memory(error.what_without_backtrace()),
-        watch ? "what was planned (" + watch->planned_line() + ")" : "what rank 0 planned");
+void introduce_and_rehearse(const PreparedRun& run, Trainee& trainee, const Recipe& recipe,
+                            Trainer& trainer) {
+  introduce(run.config, trainee, run.datasets, run.notes, trainer);
+  if (run.watch) {
+    trainer.say(run.watch->planned_line());
+    run.watch->start(trainee, trainer);
+  }
+  if (!wants_rehearsal(run.config, trainee, run.datasets, trainer.plan(), trainer.global_step())) {
+    return;
+  }
+  for (const std::string& found : rehearse(run.config, trainee, run.datasets, recipe, trainer)) {
+    trainer.say(found);
   }
 }
 
-RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& datasets,
-                comm::Group& saving, std::optional<MemoryWatch>& watch, PreparationLine& line,
-                Status& status) {
-  const config::RunConfig& config = order.config;
-  status.set_phase("loading the model");
-  const std::unique_ptr<Trainee> trainee = assemble(config, mesh, target_of(order.device));
-  // While the weights are those that training starts from.
-  const std::unique_ptr<Recipe> recipe =
-      make_recipe({.config = config,
-                   .trainee = *trainee,
-                   .datasets = datasets,
-                   .is_kept = order.writes_results,
-                   .set_phase = [&](const std::string& phase) { status.set_phase(phase); },
-                   .progress = [&](const std::string& subject, int64_t rows,
-                                   double part) { line.show_rows(subject, rows, part); },
-                   .notes = order.notes});
-  line.clear();
-  Trainer trainer(config, order.settings_text, *trainee, datasets, *recipe,
-                  {.group = saving, .writes_result = order.writes_results}, order.output);
-  introduce(config, *trainee, datasets, order.notes, trainer);
-  if (watch) {
-    trainer.say(watch->planned_line());
-    watch->start(*trainee, trainer);
+void write_and_tell_results(const PreparedRun& run, Trainee& trainee, Trainer& trainer) {
+  run.status.set_phase(kResultPhase);
+  write_results(run.config, trainee, trainer);
+  if (run.watch) {
+    trainer.say(run.watch->measured_line());
+    if (run.config.train.wall_clock_breakdown) trainer.say(run.watch->steady_line());
   }
-  if (wants_rehearsal(config, *trainee, datasets, trainer.plan(), trainer.global_step())) {
-    for (const std::string& found : rehearse(config, *trainee, datasets, *recipe, trainer)) {
-      trainer.say(found);
-    }
-  }
+  for (const std::string& line : refusal_warnings()) trainer.say(line);
+  trainer.say(result_line(run.config, trainee.adapter != nullptr));
+}
+
+RunResult train(const PreparedRun& run) {
+  run.status.set_phase("loading the model");
+  const std::unique_ptr<Trainee> trainee = assemble(run.config, run.mesh, target_of(run.device));
+  const std::unique_ptr<Recipe> recipe = prepare_recipe(run, *trainee);
+  Trainer trainer(run.config, run.settings.json, *trainee, run.datasets, *recipe,
+                  {.group = run.saving, .writes_result = run.writes_results}, run.output);
+  introduce_and_rehearse(run, *trainee, *recipe, trainer);
 
   RunResult result;
   result.train_loss = trainer.run();
   result.global_step = trainer.global_step();
-  result.output_dir = config.train.output_dir;
-  conclude(config, trainee->store->mesh(), trainer);
+  result.output_dir = run.config.train.output_dir;
+  conclude(run.config, trainee->store->mesh(), trainer);
   result.is_stopped = trainer.is_stopped();
-  if (result.is_stopped || !order.writes_results) return result;
-  status.set_phase(kResultPhase);
-  write_results(config, *trainee, trainer);
-  if (watch) {
-    trainer.say(watch->measured_line());
-    if (config.train.wall_clock_breakdown) trainer.say(watch->steady_line());
-  }
-  for (const std::string& line : refusal_warnings()) trainer.say(line);
-  trainer.say(result_line(config, trainee->adapter != nullptr));
+  if (!result.is_stopped && run.writes_results) write_and_tell_results(run, *trainee, trainer);
   return result;
 }
 
@@ -209,6 +142,40 @@ void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Devic
   }
 }
 
+// Model and data from where the settings say, each rank's part of them. Before hours may go into
+// the data, what the model and the settings contradict each other in is an error.
+Datasets fetch_and_prepare(const config::RunConfig& config, comm::Mesh& mesh, at::Device device,
+                           PreparationLine& line) {
+  const hf::DownloadProgress show_download = [&](const std::string& name, int64_t done,
+                                                 int64_t all) {
+    line.show_download(name, done, all);
+  };
+  comm::all_or_nothing(*mesh.world, "looking at the model", [&] {
+    fetch_model(config.model, show_download);
+    require_recipe_of(load_model_config(config.model), config);
+  });
+  check_layout(config, mesh, target_of(device));
+  Datasets datasets;
+  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
+    datasets = load_datasets(config, read_model_limits(config.model),
+                             {.progress = line.row_progress(),
+                              .download_progress = show_download,
+                              .data_parallel_size = mesh.data_parallel_size()});
+  });
+  return datasets;
+}
+
+std::vector<std::string> notes_of_preparation(const config::RunConfig& config,
+                                              const OutputFolder& folder, const Datasets& datasets,
+                                              at::Device device) {
+  std::vector<std::string> notes = folder.notes;
+  notes.insert(notes.end(), datasets.notes.begin(), datasets.notes.end());
+  if (config.train.tf32 && !device.is_cuda()) {
+    notes.emplace_back("warning: tf32: has no effect; fp32 products of a CPU keep 24 bits");
+  }
+  return notes;
+}
+
 RunResult run(config::RunConfig config, const launch::RankEnvironment& environment,
               const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
@@ -219,7 +186,8 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   Status& status = output.status != nullptr ? *output.status : unseen;
   status.set_phase("meeting the other ranks");
   const comm::RendezvousOptions meeting = rendezvous_options(config, environment, output, status);
-  open_device(config, meeting.device);
+  const at::Device device = meeting.device;
+  open_device(config, device);
   comm::Rendezvous rendezvous(meeting);
   rendezvous.require_same("settings", settings.hash, settings.lines);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
@@ -233,39 +201,31 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   const std::unique_ptr<comm::Group> saving = rendezvous.make_group(
       "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
   PreparationLine line(output, environment.rank == 0);
-  const auto show_download = [&](const std::string& name, int64_t done, int64_t all) {
-    line.show_download(name, done, all);
-  };
-  comm::all_or_nothing(*mesh.world, "looking at the model", [&] {
-    fetch_model(config.model, show_download);
-    require_recipe_of(load_model_config(config.model), config);
-  });
-  // Before hours may go into the data.
-  check_layout(config, mesh, target_of(meeting.device));
-  Datasets datasets;
-  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
-    datasets = load_datasets(config, read_model_limits(config.model),
-                             {.progress = [&](const std::string& subject, int64_t rows,
-                                              double part) { line.show_rows(subject, rows, part); },
-                              .download_progress = show_download,
-                              .data_parallel_size = mesh.data_parallel_size()});
-  });
-  std::vector<std::string> notes = folder.notes;
-  notes.insert(notes.end(), datasets.notes.begin(), datasets.notes.end());
-  if (config.train.tf32 && !meeting.device.is_cuda()) {
-    notes.push_back("warning: tf32: has no effect; fp32 products of a CPU keep 24 bits");
-  }
+  const Datasets datasets = fetch_and_prepare(config, mesh, device, line);
+  std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
   const auto request = [&](const config::RunConfig& planned) {
-    return plan_request(planned, mesh, environment.local_world_size, datasets, meeting.device);
+    return plan_request(planned, mesh, environment.local_world_size, datasets, device);
   };
-  choose_by_plan(config, mesh, meeting.device, environment.local_world_size, request, notes);
-  // Only rank 0 tells; the others hold as much.
+  choose_by_plan(config, mesh, device, environment.local_world_size, request, notes);
   std::optional<MemoryWatch> watch;
-  if (environment.rank == 0) watch.emplace(config, request(config), meeting.device);
-  return explaining_memory(watch, meeting.device, [&] {
-    return train({config, settings.json, output, writes_results, meeting.device, notes}, mesh,
-                 datasets, *saving, watch, line, status);
-  });
+  if (environment.rank == 0) watch.emplace(config, request(config), device);
+  try {
+    return train({.config = config,
+                  .settings = settings,
+                  .output = output,
+                  .status = status,
+                  .line = line,
+                  .writes_results = writes_results,
+                  .device = device,
+                  .mesh = mesh,
+                  .saving = *saving,
+                  .datasets = datasets,
+                  .notes = notes,
+                  .watch = watch});
+  } catch (const c10::Error& error) {
+    if (!device.is_cuda() || !is_out_of_memory(error)) throw;
+    throw memory_error(error, device, watch ? &*watch : nullptr);
+  }
 }
 
 }  // namespace

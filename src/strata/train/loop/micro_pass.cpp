@@ -12,10 +12,10 @@
 namespace strata::train {
 namespace {
 
-// What the pass's context points at, and what is read from it.
-struct Asked {
-  Asked(const Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
-        nn::ForwardContext& context)
+// What is measured during a pass: its context points here, so that this must outlive it.
+struct Measurement {
+  Measurement(const Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
+              nn::ForwardContext& context)
       : objective(std::move(objective_in)), balancing(trainee.balancing) {
     context.head.sums = &sums;
     if (balancing.is_measured()) {
@@ -66,24 +66,24 @@ MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const R
                   .micro_step = static_cast<int64_t>(place.micro_step)};
   context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
   context.embedding_noise = embedding_noise(config, rows.row_tokens);
-  Asked asked(trainee, recipe.objective(rows, Split::kTrain, place.counts),
-              trainee.balancing.scale(place.loss_scale, place.micro_steps,
-                                      trainee.store->mesh().data_parallel_size()),
-              context);
+  Measurement measurement(trainee, recipe.objective(rows, Split::kTrain, place.counts),
+                          trainee.balancing.scale(place.loss_scale, place.micro_steps,
+                                                  trainee.store->mesh().data_parallel_size()),
+                          context);
   trainee.executor->train(batch_of(rows, trainee), context,
                           /*first_micro_step=*/place.micro_step == 0,
                           /*last_micro_step=*/place.micro_step + 1 == place.micro_steps);
-  return asked.read();
+  return measurement.read();
 }
 
 MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
                          const data::MicroBatch& rows) {
   nn::ForwardContext context;
   context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
-  Asked asked(trainee, recipe.objective(rows, Split::kEval, recipe.count(rows)),
-              /*balance_scale=*/0, context);
+  Measurement measurement(trainee, recipe.objective(rows, Split::kEval, recipe.count(rows)),
+                          /*balance_scale=*/0, context);
   trainee.executor->evaluate(batch_of(rows, trainee), context);
-  MicroPass pass = asked.read();
+  MicroPass pass = measurement.read();
   if (const auto& sequence = trainee.store->mesh().sequence) {
     double sums[2] = {pass.loss, pass.num_losses};
     comm::sum_over_ranks(*sequence, sums);

@@ -79,7 +79,7 @@ double flops_per_token(const config::RunConfig& config, models::Model& model) {
 }
 
 // Runs `work`; memory of the host that does not suffice becomes an error that says for what. A
-// GPU's is explained by who knows the plan (run.cpp).
+// GPU's is explained by who knows the plan (memory_error.h).
 void with_memory_for(const std::string& what, const std::string& advice,
                      const std::function<void()>& work) {
   const auto fail = [&] {

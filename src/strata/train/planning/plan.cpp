@@ -188,6 +188,53 @@ int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& st
                      static_cast<int64_t>(sizeof(float));
 }
 
+// What each rank computes in a step: the run's own rows, or as many as may come.
+memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequest& request,
+                                 const Trainee& trainee) {
+  memory::WalkOptions walk;
+  walk.accumulation = config.train.gradient_accumulation_steps;
+  walk.balances_experts = trainee.balancing.is_measured();
+  walk.documents = !request.documents.empty() ? request.documents
+                                              : full_batch(config.train.per_device_train_batch_size,
+                                                           config, *trainee.model);
+  if (const int64_t rows = forward_rows(config); rows > 0) {
+    walk.eval_documents = !request.eval_documents.empty()
+                              ? request.eval_documents
+                              : full_batch(rows, config, *trainee.model);
+  }
+  return walk;
+}
+
+// Of an encoder-decoder model each document is two.
+void split_sources(memory::WalkOptions& walk) {
+  walk.sources = take_sources(walk.documents);
+  walk.eval_sources = take_sources(walk.eval_documents);
+}
+
+// What is no tensor: of libraries on a device; on the host of kernels, of buffers of files (which
+// are the host's whatever computes) and of the process.
+int64_t scratch_bytes(const config::RunConfig& config, bool on_device, const comm::Mesh& mesh,
+                      const Trainee& trainee, const std::vector<checkpoint::LocalPiece>& saved,
+                      const RunPlan& plan) {
+  if (on_device) return memory::device_library_bytes(mesh);
+  const int64_t own_tokens = (plan.tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
+  return file_buffer_bytes(config.shard, *trainee.store) + saving_buffer_bytes(saved) +
+         kernel_scratch_bytes(*trainee.model, own_tokens, plan.compute_type) +
+         comm::imitated_process_bytes(mesh);
+}
+
+// Pages of weights that are quantised are mapped before there is a step with its buffers: by how
+// much they exceed those.
+int64_t mapped_beyond_steps(const memory::Plan& found, int64_t largest_mapped) {
+  int64_t bytes = 0;
+  for (const memory::Phase& phase : found.phases) {
+    if (phase.name != "load") continue;
+    bytes = std::max(bytes, phase.resident_bytes + largest_mapped - found.peak.resident_bytes -
+                                memory::kWarmUpBytes);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
@@ -197,7 +244,6 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   memory::Account& account = imagined.account();
   account.begin_phase("load");
   account.keep_elsewhere(offloaded_kinds(config.shard, request.on_device));
-  RunPlan plan;
   comm::Mesh mesh = comm::make_fake_mesh(
       request.world_size, mesh_shape(config.shard, request.world_size, request.local_world_size),
       {.local_world_size = request.local_world_size,
@@ -208,49 +254,25 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
                                  .has_bf16 = request.on_device || cpu_has_bf16_arithmetic(),
                                  .has_fp16 = request.on_device});
   account.trim();
+  RunPlan plan;
   describe_model(*trainee, plan);
   plan.shard_size = mesh.shard->size();
   plan.replicas = mesh.replicate->size();
   plan.sequence_size = mesh.sequence_size();
 
-  memory::WalkOptions walk;
-  walk.accumulation = config.train.gradient_accumulation_steps;
-  walk.balances_experts = trainee->balancing.is_measured();
-  walk.documents = !request.documents.empty() ? request.documents
-                                              : full_batch(config.train.per_device_train_batch_size,
-                                                           config, *trainee->model);
-  if (const int64_t rows = forward_rows(config); rows > 0) {
-    walk.eval_documents = !request.eval_documents.empty()
-                              ? request.eval_documents
-                              : full_batch(rows, config, *trainee->model);
-  }
-  for (int64_t tokens : walk.documents) plan.tokens += tokens;
-  if (config::recipe_of(config).has_encoder) {
-    walk.sources = take_sources(walk.documents);
-    walk.eval_sources = take_sources(walk.eval_documents);
-  }
-  const int64_t own_tokens = (plan.tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
+  memory::WalkOptions walk = walk_options(config, request, *trainee);
+  for (const int64_t tokens : walk.documents) plan.tokens += tokens;
+  if (config::recipe_of(config).has_encoder) split_sources(walk);
   const SavingPolicy policy = saving_policy(config);
   const auto saved = saved_pieces(policy, *trainee);
-  // Buffers of files are the host's, too.
-  if (request.on_device) {
-    plan.scratch_bytes = memory::device_library_bytes(mesh);
-  } else {
-    plan.scratch_bytes = file_buffer_bytes(config.shard, *trainee->store) +
-                         saving_buffer_bytes(saved) +
-                         kernel_scratch_bytes(*trainee->model, own_tokens, plan.compute_type) +
-                         comm::imitated_process_bytes(mesh);
-  }
+  plan.scratch_bytes = scratch_bytes(config, request.on_device, mesh, *trainee, saved, plan);
   account.begin_phase("forward");
   const auto snapshot = imagine_snapshot(policy, saved);
   plan.memory =
       memory::walk(account, *trainee->store, *trainee->executor, *trainee->optimizer, walk);
-  // Pages of weights that are quantised are mapped before there is a step with its buffers.
-  for (const memory::Phase& phase : plan.memory.phases) {
-    if (request.on_device || phase.name != "load") continue;
+  if (!request.on_device) {
     plan.scratch_bytes =
-        std::max(plan.scratch_bytes, phase.resident_bytes + trainee->largest_mapped -
-                                         plan.memory.peak.resident_bytes - memory::kWarmUpBytes);
+        std::max(plan.scratch_bytes, mapped_beyond_steps(plan.memory, trainee->largest_mapped));
   }
   return plan;
 }

@@ -1,0 +1,210 @@
+#include "strata/train/split_loader.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/config/recipes.h"
+#include "strata/data/files/data_sets.h"
+#include "strata/data/files/split_spec.h"
+#include "strata/data/store/token_cache.h"
+#include "strata/hf/hub/cache.h"
+
+namespace strata::train {
+namespace {
+
+data::DataRequest request_of(const config::RunConfig& config) {
+  data::DataRequest request;
+  request.names = data_name(config.data);
+  for (const std::string& weight : config.data.dataset_weights) {
+    request.weights.push_back(std::stod(weight));
+  }
+  request.seed = config.train.seed;
+  request.hub_cache = config.model.cache_dir;
+  request.load.skip_bad_rows = config.data.on_bad_row == config::OnBadRow::kSkip;
+  request.load.configuration = config.data.dataset_config;
+  for (const std::string& column : config.data.dataset_columns) {
+    const size_t equals = column.find('=');
+    request.load.columns.emplace_back(column.substr(0, equals), column.substr(equals + 1));
+  }
+  return request;
+}
+
+// What gives an evaluation split: one that is there and that nobody trains on, else a part of the
+// rows.
+std::string way_to_evaluate(const config::DataConfig& config, const data::DataRequest& request) {
+  const std::string training = data::split_list(config.splits).front();
+  std::vector<std::string> others;
+  for (const std::string& name : data::list_splits(request)) {
+    const bool is_trained =
+        std::ranges::any_of(data::parse_split(training),
+                            [&](const data::SplitPart& part) { return part.split == name; });
+    if (!is_trained && data::has_splits(request, name)) others.push_back(name);
+  }
+  const auto held_out = std::ranges::find_if(
+      others, [](const std::string& name) { return name.starts_with("val") || name == "dev"; });
+  if (others.empty()) {
+    const std::string whole = data::parse_split(training).front().split;
+    return fmt::format("take a part of the rows: --splits \"{0}[:90%],{0}[90%:]\"", whole);
+  }
+  const std::string& name = held_out != others.end() ? *held_out : others.front();
+  // Both names may not be given in two ways.
+  const bool is_default = config.splits == config::DataConfig().splits;
+  return "take one that is there: " + (is_default
+                                           ? fmt::format("--dataset_test_split {}", name)
+                                           : fmt::format("--splits \"{},{}\"", training, name));
+}
+
+// Of `splits`, behind the first, the first that the data set has.
+std::string evaluation_split(const config::DataConfig& config, const data::DataRequest& request) {
+  const std::vector<std::string> names = data::split_list(config.splits);
+  for (size_t i = 1; i < names.size(); ++i) {
+    if (data::has_splits(request, names[i])) return names[i];
+  }
+  throw ConfigError(
+      "eval_strategy: found no evaluation split among \"{}\" in {} (it has: {}), "
+      "expected one to evaluate on; {}, or set eval_strategy no",
+      config.splits, request.names, fmt::join(data::list_splits(request), ", "),
+      way_to_evaluate(config, request));
+}
+
+std::string training_split(const config::DataConfig& config) {
+  const std::vector<std::string> names = data::split_list(config.splits);
+  // A file given by itself is one split, whatever others are called.
+  return names.empty() || !config.train_file.empty() ? "train" : names.front();
+}
+
+// With kept rows one rank of a machine prepares while the others wait for it: it takes their cores
+// too.
+int64_t all_cores(const config::DataConfig& config) {
+  if (!config.dataset_cache) return at::get_num_threads();
+  return std::max<int64_t>(1, std::thread::hardware_concurrency());
+}
+
+// Each file once, in the order of reading.
+std::vector<std::string> file_names(const data::DataRequest& request) {
+  std::vector<std::string> names;
+  for (const std::vector<std::filesystem::path>& files : data::find_data_files(request)) {
+    for (const std::filesystem::path& file : files) {
+      const std::string name = file.string();
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
+}
+
+data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
+  data::PrepareOptions options;
+  options.dataset_text_field = config.data.dataset_text_field;
+  options.max_length = config.data.max_length.value_or(0);
+  options.packing = config.data.packing;
+  options.packing_strategy = config.data.packing_strategy;
+  options.completion_only_loss = config.data.completion_only_loss;
+  options.assistant_only_loss = config.data.assistant_only_loss;
+  options.shuffle = config.data.shuffle_dataset;
+  options.seed = config.train.seed;
+  options.long_rows = config.data.long_rows;
+  options.skip_bad_rows = config.data.on_bad_row == config::OnBadRow::kSkip;
+  options.add_special_tokens = config.data.add_special_tokens;
+  options.append_concat_token = config.data.append_concat_token;
+  options.threads = static_cast<int>(config.data.dataset_num_proc.value_or(all_cores(config.data)));
+  options.vocab_size = vocab_size;
+  if (config::recipe_of(config).reads_pairs) {
+    options.preference =
+        data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode,
+                                .are_rewarded = config::recipe_of(config).gives_rewards};
+  }
+  if (config::recipe_of(config).has_encoder) {
+    options.pairs = data::PairOptions{.text_column = config.data.text_column,
+                                      .summary_column = config.data.summary_column,
+                                      .source_lang = config.data.source_lang,
+                                      .target_lang = config.data.target_lang,
+                                      .source_prefix = config.data.source_prefix,
+                                      .max_source_length = config.data.max_source_length,
+                                      .max_target_length = config.data.max_target_length};
+  }
+  return options;
+}
+
+// Of a stream, the rows that the run will use in the files' order; 0: all.
+int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size) {
+  const config::TrainConfig& train = config.train;
+  if (!config.data.dataset_streaming || config.data.shuffle_dataset || train.max_steps <= 0 ||
+      !config.data.dataset_weights.empty()) {
+    return 0;
+  }
+  return train.max_steps * train.gradient_accumulation_steps * train.per_device_train_batch_size *
+         data_parallel_size;
+}
+
+}  // namespace
+
+SplitLoader::SplitLoader(const config::RunConfig& config, const Vocabulary& vocabulary,
+                         const LoadDatasetsOptions& wanted, Datasets& sets)
+    : config_(config),
+      tool_template_(vocabulary.chat_template.tool_text),
+      wanted_(wanted),
+      sets_(sets),
+      request_(request_of(config)),
+      options_(options_of(config, vocabulary.num_rows)) {
+  request_.download_progress = wanted.download_progress;
+}
+
+data::TokenStore SplitLoader::training_rows() const {
+  data::PrepareOptions options = options_;
+  options.max_rows = rows_of_stream(config_, wanted_.data_parallel_size);
+  return load(request_, training_split(config_.data), std::move(options));
+}
+
+data::TokenStore SplitLoader::evaluation_rows() const {
+  data::PrepareOptions options = options_;
+  options.packing = config_.data.eval_packing.value_or(config_.data.packing);
+  options.separate_documents = config_.data.packing;
+  data::DataRequest request = request_;
+  const bool is_file = !config_.data.validation_file.empty();
+  if (is_file) request.names = config_.data.validation_file;
+  const std::string split = is_file ? "train" : evaluation_split(config_.data, request);
+  return load(std::move(request), split, std::move(options));
+}
+
+data::TokenStore SplitLoader::load(data::DataRequest request, const std::string& split,
+                                   data::PrepareOptions options) const {
+  request.split = split;
+  options.subject = fmt::format("{} split of {}", split, request.names);
+  if (wanted_.progress) {
+    options.progress = [this, subject = options.subject](int64_t rows, double part) {
+      wanted_.progress(subject, rows, part);
+    };
+  }
+  const text::ChatTemplate* chat = sets_.chat_template ? &*sets_.chat_template : nullptr;
+  const auto make = [&](data::TokenWriter& writer) {
+    return data::prepare_data(request, *sets_.tokenizer, chat, options,
+                              [&writer](const data::ExampleView& row) { writer.add(row); });
+  };
+  if (!config_.data.dataset_cache) return data::TokenStore::scratch(make);
+  return load_or_make(request, options, make);
+}
+
+data::TokenStore SplitLoader::load_or_make(const data::DataRequest& request,
+                                           const data::PrepareOptions& options,
+                                           const Make& make) const {
+  const std::filesystem::path folder = hf::hf_home() / "strata" / "tokens";
+  const std::string key = data::token_cache_key({.request = request,
+                                                 .options = options,
+                                                 .tokenizer = *sets_.tokenizer,
+                                                 .template_source = sets_.chat_template_source,
+                                                 .tool_template = tool_template_},
+                                                {.folder = folder});
+  data::CachedTokens cached = data::load_or_make_tokens(folder, key, make);
+  if (!cached.note.empty()) {
+    sets_.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
+  }
+  cached.store.rename_files(file_names(request));
+  return std::move(cached.store);
+}
+
+}  // namespace strata::train

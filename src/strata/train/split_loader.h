@@ -1,0 +1,43 @@
+// The rows of one split after another, tokenized as the settings want them. Owns: which files,
+// splits and options the settings mean, and whether an earlier run's rows do. Never: what is wrong
+// with the rows (data_warnings.h).
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "strata/config/run_config.h"
+#include "strata/data/prepare.h"
+#include "strata/data/store/token_store.h"
+#include "strata/train/datasets.h"
+#include "strata/train/setup/vocabulary.h"
+
+namespace strata::train {
+
+class SplitLoader {
+ public:
+  // `sets` has its tokenizer and template; notes are added to it. All are used as long as this is.
+  SplitLoader(const config::RunConfig& config, const Vocabulary& vocabulary,
+              const LoadDatasetsOptions& wanted, Datasets& sets);
+
+  data::TokenStore training_rows() const;
+  data::TokenStore evaluation_rows() const;
+
+ private:
+  using Make = std::function<data::DatasetStats(data::TokenWriter&)>;
+
+  data::TokenStore load(data::DataRequest request, const std::string& split,
+                        data::PrepareOptions options) const;
+  // Rows that an earlier run has tokenized alike, or new ones, kept for the next.
+  data::TokenStore load_or_make(const data::DataRequest& request,
+                                const data::PrepareOptions& options, const Make& make) const;
+
+  const config::RunConfig& config_;
+  const std::string& tool_template_;
+  const LoadDatasetsOptions& wanted_;
+  Datasets& sets_;
+  data::DataRequest request_;
+  data::PrepareOptions options_;
+};
+
+}  // namespace strata::train
