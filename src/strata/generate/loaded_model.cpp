@@ -8,10 +8,9 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/base/file.h"
-#include "strata/base/json.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
+#include "strata/generate/same_tokenizer.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/hub/model.h"
@@ -68,54 +67,75 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
   }
   throw ConfigError(
       "{}: found base_model_name_or_path \"{}\", which is no folder here, expected the base "
-      "model's; "
-      "pass it with --model_name_or_path and this folder with --adapter_name_or_path",
+      "model's; pass it with --model_name_or_path and this folder with --adapter_name_or_path",
       subject, name);
 }
 
-// Tokens that a folder's settings add to its vocabulary, whichever way they are written there.
-Json added_tokens_of(const fs::path& folder) {
-  Json added;
-  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    if (!fs::exists(folder / file)) continue;
-    const Json settings = read_json_file(folder / file);
-    for (const char* key :
-         {"added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"}) {
-      if (settings.contains(key)) added[key] = settings.at(key);
-    }
+// Of adapters to choose from, where nothing else names a model.
+fs::path base_of_first_adapter(const LoadOptions& options) {
+  if (options.adapters.empty()) {
+    throw ConfigError(
+        "model_name_or_path: found nothing, expected a folder with a checkpoint or an adapter; "
+        "pass --model_name_or_path");
   }
-  return added;
+  require_folder("adapter", options.adapters[0].folder);
+  return base_of(options, options.adapters[0].folder);
 }
 
-// The same where no tokenizer.json says it all.
-bool has_same_vocabulary(const fs::path& a, const fs::path& b) {
-  const std::vector<std::string> files = text::vocabularies_in(a);
-  if (files != text::vocabularies_in(b)) return false;
-  const auto is_same = [&](const std::string& file) {
-    if (fs::exists(a / file) != fs::exists(b / file)) return false;
-    return !fs::exists(a / file) || read_file(a / file) == read_file(b / file);
-  };
-  return std::ranges::all_of(files, is_same) && is_same("merges.txt") &&
-         is_same("added_tokens.json") && added_tokens_of(a) == added_tokens_of(b);
+void require_adapter(const fs::path& folder) {
+  require_folder("adapter_name_or_path", folder);
+  if (fs::exists(folder / hf::kAdapterConfigFile) || !fs::exists(folder / "config.json")) return;
+  throw ConfigError(
+      "adapter_name_or_path: found a model in {}, expected an adapter with its {}; name the model "
+      "in model_name_or_path",
+      folder.string(), hf::kAdapterConfigFile);
 }
 
-// Whether two folders' tokenizers make the same of a conversation. Writers differ in what they add.
-bool reads_alike(const fs::path& a, const fs::path& b) {
-  const auto both_have = [&](const char* name) {
-    return fs::exists(a / name) && fs::exists(b / name);
-  };
-  constexpr const char* kTokenizer = "tokenizer.json";
-  if (fs::exists(a / kTokenizer) != fs::exists(b / kTokenizer)) return false;
-  if (!both_have(kTokenizer)) {
-    if (!has_same_vocabulary(a, b)) return false;
-  } else if (read_file(a / kTokenizer) != read_file(b / kTokenizer)) {
-    const Json one = read_json_file(a / kTokenizer), other = read_json_file(b / kTokenizer);
-    for (const char* key : {"added_tokens", "normalizer", "pre_tokenizer", "model"}) {
-      if (one.value(key, Json()) != other.value(key, Json())) return false;
-    }
+// Errors for what cannot go on with a text, or is no model.
+void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& adapter) {
+  if (folder.is_adapter()) {
+    throw ConfigError(
+        "{}: found an adapter, expected the base model of {}; adapters of adapters "
+        "are not supported",
+        folder.path().string(), adapter.string());
   }
-  constexpr const char* kTemplate = "chat_template.jinja";
-  return !both_have(kTemplate) || read_file(a / kTemplate) == read_file(b / kTemplate);
+  if (models::has_encoder(folder.config())) {
+    throw ConfigError(
+        "{}: found a model with encoder and decoder, expected a causal language model; evaluate it "
+        "with strata seq2seq --predict_with_generate",
+        folder.path().string());
+  }
+  if (models::has_reward_head(folder.config())) {
+    throw ConfigError(
+        "{}: found a model that gives texts a reward, expected one that predicts tokens; read its "
+        "numbers with transformers' AutoModelForSequenceClassification",
+        folder.path().string());
+  }
+}
+
+// That of the paths is called as its folder.
+std::vector<NamedAdapter> all_adapters(const ModelPaths& paths, const LoadOptions& options) {
+  std::vector<NamedAdapter> adapters;
+  if (!paths.adapter.empty()) {
+    adapters.push_back(
+        {fs::absolute(paths.adapter / "").parent_path().filename().string(), paths.adapter});
+  }
+  adapters.insert(adapters.end(), options.adapters.begin(), options.adapters.end());
+  return adapters;
+}
+
+// One text, or what follows `start` tokens of it.
+nn::Batch batch_of(std::span<const int32_t> ids, int64_t start, at::Device device) {
+  const auto count = static_cast<int64_t>(ids.size());
+  nn::Batch batch;
+  batch.ids = at::empty({count}, at::kLong);
+  std::ranges::copy(ids, batch.ids.data_ptr<int64_t>());
+  batch.ids = to_device(batch.ids, device);
+  batch.positions = at::arange(start, start + count, batch.ids.options());
+  batch.targets = at::full({count}, -100, at::kLong);
+  batch.token_keys = batch.positions;
+  batch.offsets = {0, count};
+  return batch;
 }
 
 comm::Mesh single_mesh() {
@@ -124,82 +144,43 @@ comm::Mesh single_mesh() {
 
 }  // namespace
 
-ModelPaths find_model(const LoadOptions& wanted) {
-  LoadOptions options = wanted;
-  options.model =
-      hf::locate_model(wanted.model.string(), {.cache = wanted.cache}, wanted.download_progress);
-  if (options.model.empty() && options.adapter.empty() && !wanted.adapters.empty()) {
-    require_folder("adapter", wanted.adapters[0].folder);
-    return {base_of(options, wanted.adapters[0].folder), {}};
-  }
-  if (options.model.empty() && options.adapter.empty()) {
-    throw ConfigError(
-        "model_name_or_path: found nothing, expected a folder with a checkpoint or an adapter; "
-        "pass "
-        "--model_name_or_path");
-  }
-  if (!options.adapter.empty()) {
-    require_folder("adapter_name_or_path", options.adapter);
-    if (const fs::path adapter = options.adapter;
-        !fs::exists(adapter / hf::kAdapterConfigFile) && fs::exists(adapter / "config.json")) {
-      throw ConfigError(
-          "adapter_name_or_path: found a model in {}, expected an adapter with its {}; name the "
-          "model in model_name_or_path",
-          adapter.string(), hf::kAdapterConfigFile);
-    }
-  }
-  if (options.model.empty()) return {base_of(options, options.adapter), options.adapter};
-  require_folder("model_name_or_path", options.model);
-  if (!is_adapter_folder(options.model)) return {options.model, options.adapter};
+ModelPaths find_model(const LoadOptions& options) {
+  const fs::path model =
+      hf::locate_model(options.model.string(), {.cache = options.cache}, options.download_progress);
+  if (model.empty() && options.adapter.empty()) return {base_of_first_adapter(options), {}};
+  if (!options.adapter.empty()) require_adapter(options.adapter);
+  if (model.empty()) return {base_of(options, options.adapter), options.adapter};
+  require_folder("model_name_or_path", model);
+  if (!is_adapter_folder(model)) return {model, options.adapter};
   if (!options.adapter.empty()) {
     throw ConfigError(
         "model_name_or_path: found an adapter in {}, expected a base model beside "
         "--adapter_name_or_path; name one adapter only",
-        options.model.string());
+        model.string());
   }
-  return {base_of(options, options.model), options.model};
+  return {base_of(options, model), model};
 }
 
 LoadedModel::LoadedModel(const LoadOptions& options)
-    : paths_(find_model(options)), device_(options.device), mesh_(single_mesh()) {
+    : paths_(find_model(options)),
+      device_(options.device),
+      keeps_mxfp4_(!options.mxfp4_dequantize),
+      mesh_(single_mesh()) {
   const hf::ModelFolder folder(paths_.base);
-  if (folder.is_adapter()) {
-    throw ConfigError(
-        "{}: found an adapter, expected the base model of {}; adapters of adapters "
-        "are not supported",
-        paths_.base.string(), paths_.adapter.string());
-  }
-  if (models::has_encoder(folder.config())) {
-    throw ConfigError(
-        "{}: found a model with encoder and decoder, expected a causal language model; evaluate it "
-        "with strata seq2seq --predict_with_generate",
-        paths_.base.string());
-  }
+  require_model_that_answers(folder, paths_.adapter);
   storage_type_ =
       shard::storage_type_of(options.dtype, folder.config(), shard::type_in_files(folder));
   const bool multiplies_bf16 = device_.is_cuda() || cpu_has_bf16_arithmetic();
   if (storage_type_ == at::kBFloat16 && multiplies_bf16) compute_type_ = at::kBFloat16;
   if (storage_type_ == at::kHalf && device_.is_cuda()) compute_type_ = at::kHalf;
-  if (models::has_reward_head(folder.config())) {
-    throw ConfigError(
-        "{}: found a model that gives texts a reward, expected one that predicts tokens; read its "
-        "numbers with transformers' AutoModelForSequenceClassification",
-        folder.path().string());
-  }
   quantization_ = models::stored_quantization(folder.config());
   const bool holds_codes = quantization_.has_value();
-  keeps_mxfp4_ = !options.mxfp4_dequantize;
   if (!holds_codes) quantization_ = options.quantization;
   load_base(folder);
   if (quantization_ && !holds_codes) {
     models::require_skip_modules(*model_, quantization_->skip_modules);
   }
-  std::vector<NamedAdapter> adapters;
-  if (!paths_.adapter.empty()) {
-    adapters.push_back(
-        {fs::absolute(paths_.adapter / "").parent_path().filename().string(), paths_.adapter});
-  }
-  adapters.insert(adapters.end(), options.adapters.begin(), options.adapters.end());
+  const std::vector<NamedAdapter> adapters = all_adapters(paths_, options);
   choose_tokenizer(adapters);
   load_adapters(folder, adapters);
 }
@@ -254,8 +235,7 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
     if (is_known || adapter.name.empty() || adapter.name == "off") {
       throw ConfigError(
           "adapter: found {} as the name of {}, expected a name of its own for each; pass "
-          "--adapter "
-          "NAME=FOLDER",
+          "--adapter NAME=FOLDER",
           is_known ? "\"" + adapter.name + "\" twice" : "\"" + adapter.name + "\"",
           adapter.folder.string());
     }
@@ -347,23 +327,14 @@ int64_t LoadedModel::num_layers() const {
 at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* cache) {
   const at::NoGradGuard no_grad;
   models::Model& model = active_model();
-  const auto count = static_cast<int64_t>(ids.size());
-  const nn::VirtualTokens* tokens = model.virtual_tokens();
   const bool is_first = cache == nullptr || cache->length == 0;
-  const int64_t start = is_first ? 0 : cache->length;
-  nn::Batch batch;
-  batch.ids = at::empty({count}, at::kLong);
-  std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
-  batch.ids = to_device(batch.ids, device_);
-  batch.positions = at::arange(start, start + count, batch.ids.options());
-  batch.targets = at::full({count}, -100, at::kLong);
-  batch.token_keys = batch.positions;
-  batch.offsets = {0, count};
-  if (tokens != nullptr && is_first) batch = nn::with_virtual_tokens(batch, *tokens);
-  // A prefix is no token of the batch, but it is one of the cache.
-  const bool fills_prefix =
-      tokens != nullptr && is_first && tokens->kind == nn::VirtualTokens::Kind::kPrefix;
-  if (cache != nullptr && fills_prefix) cache->length = tokens->count();
+  nn::Batch batch = batch_of(ids, is_first ? 0 : cache->length, device_);
+  if (const nn::VirtualTokens* tokens = model.virtual_tokens(); tokens != nullptr && is_first) {
+    batch = nn::with_virtual_tokens(batch, *tokens);
+    // A prefix is no token of the batch, but it is one of the cache.
+    const bool is_prefix = tokens->kind == nn::VirtualTokens::Kind::kPrefix;
+    if (cache != nullptr && is_prefix) cache->length = tokens->count();
+  }
   nn::ForwardContext context;
   context.batch = &batch;
   context.generation.cache = cache;
