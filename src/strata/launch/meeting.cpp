@@ -86,17 +86,32 @@ void Meeting::say_whom_it_waits_for(const std::string& state) {
 }
 
 Round Meeting::host_round(int attempt) {
-  const auto deadline = Clock::now() + options_.join_timeout;
   is_gathering_ = true;
   // Before others can take the last descriptor.
-  std::optional<ReservedPort> reserved = reserve_port(0, true);
+  std::optional<ReservedPort> reserved = reserve_port(0, /*listens=*/true);
   if (!reserved) throw IoError("socket: found no free port, expected one for rank 0");
+  gather_machines();
+  attempt = attempt_of_guests(attempt);
+  const int port = reserved->number;
+  Round round{.attempt = attempt,
+              .machine_rank = 0,
+              .port = port,
+              .reserved = std::move(reserved),
+              .launch_time = options_.launch_time};
+  tell_start(round);
+  is_gathering_ = false;
+  num_ended_ = 0;  // an end of the round before may have come late
+  failure_.reset();
+  return round;
+}
+
+void Meeting::gather_machines() {
+  const auto deadline = Clock::now() + options_.join_timeout;
   while (num_joined() < options_.num_machines - 1) {
     if (Clock::now() >= deadline) {
       throw CommError(
           "rendezvous {}:{}: found {} of {} machines after {} s, expected all; start the others, "
-          "or "
-          "raise rdzv_conf join_timeout",
+          "or raise rdzv_conf join_timeout",
           options_.address, options_.port, num_joined() + 1, options_.num_machines,
           options_.join_timeout.count());
     }
@@ -109,17 +124,18 @@ Round Meeting::host_round(int attempt) {
     if (is_over_)
       throw CommError("rendezvous: found a machine that was told to stop, expected all");
   }
+}
+
+int Meeting::attempt_of_guests(int attempt) {
   for (const auto& link : links_) {
     if (!link->wants_round || link->attempt <= attempt) continue;
     attempt = link->attempt;
     options_.launch_time = link->launch_time;
   }
-  const int port = reserved->number;
-  Round round{.attempt = attempt,
-              .machine_rank = 0,
-              .port = port,
-              .reserved = std::move(reserved),
-              .launch_time = options_.launch_time};
+  return attempt;
+}
+
+void Meeting::tell_start(const Round& round) {
   int number = 0;
   for (const auto& link : links_) {
     if (!link->wants_round) continue;  // no launcher, or one too many
@@ -128,15 +144,11 @@ Round Meeting::host_round(int attempt) {
         fmt::format("machine {} {}", link->machine_rank, link->name.substr(link->name.find('(')));
     link->wants_round = link->has_ended = false;
     link->is_member = true;
-    link->wire.send(Json{{"round", attempt},
+    link->wire.send(Json{{"round", round.attempt},
                          {"machine_rank", link->machine_rank},
                          {"port", round.port},
                          {"launch_time", round.launch_time}});
   }
-  is_gathering_ = false;
-  num_ended_ = 0;  // an end of the round before may have come late
-  failure_.reset();
-  return round;
 }
 
 Round Meeting::guest_round(int attempt) {

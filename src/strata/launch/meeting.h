@@ -99,6 +99,13 @@ class Meeting {
   void add_link(JsonLink wire, const std::string& name);
   void greet(LauncherLink& link, const Json& message);
   Round host_round(int attempt);
+  // Of the host: until a launcher of each other machine wants to begin.
+  void gather_machines();
+  // The latest that one of them is at, whose launch time counts, too: a host that starts again,
+  // alone, comes to a run that the others have begun.
+  int attempt_of_guests(int attempt);
+  // Numbers the machines where they have none yet.
+  void tell_start(const Round& round);
   Round guest_round(int attempt);
   void handle(LauncherLink& link, const Json& message);
   void handle_on_host(LauncherLink& link, const Json& message);

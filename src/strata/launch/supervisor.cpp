@@ -52,11 +52,7 @@ class Supervisor {
       reap();
       hear_of_other_machines();
       look_for_hang();
-      if (terminate_at_ && Clock::now() >= *terminate_at_) {
-        terminate_at_.reset();
-        signal_all(SIGTERM);
-      }
-      if (deadline_ && Clock::now() >= *deadline_ && !grants_more_time()) signal_all(SIGKILL);
+      keep_deadlines();
     }
     relay_output();
     for (Worker& worker : workers_) {
@@ -70,15 +66,7 @@ class Supervisor {
     if (interrupted_by_ != 0 && ::isatty(options_.streams.err)) {
       write_all(options_.streams.err, "\n");
     }
-    const auto has_ended_well = [](const Worker& worker) { return worker.wait_status == 0; };
-    const bool is_complete = plan_.runs_recipe && std::ranges::all_of(workers_, has_ended_well);
-    if (is_complete && was_stopped_elsewhere_) exit_code_ = 0;
-    if (!has_failed() && all_stopped_or_done()) {
-      exit_code_ = kStoppedExitCode;
-    } else if (exit_code_ == 0 && interrupted_by_ != 0 && !is_complete) {
-      exit_code_ = 128 + interrupted_by_;
-    }
-    return {exit_code_, interrupted_by_ != 0};
+    return {final_exit_code(), interrupted_by_ != 0};
   }
 
  private:
@@ -86,6 +74,16 @@ class Supervisor {
   bool has_failed() const { return exit_code_ != 0 && !was_stopped_elsewhere_; }
   bool is_any_running() const {
     return std::ranges::any_of(workers_, [](const Worker& w) { return w.is_running; });
+  }
+
+  // Once all have ended: a failure's code, or what a request to stop came to.
+  int final_exit_code() const {
+    const auto has_ended_well = [](const Worker& worker) { return worker.wait_status == 0; };
+    const bool is_complete = plan_.runs_recipe && std::ranges::all_of(workers_, has_ended_well);
+    if (!has_failed() && all_stopped_or_done()) return kStoppedExitCode;
+    if (is_complete && was_stopped_elsewhere_) return 0;
+    if (exit_code_ == 0 && interrupted_by_ != 0 && !is_complete) return 128 + interrupted_by_;
+    return exit_code_;
   }
 
   // At least one rank stopped on request and none ended otherwise than that or by finishing.
@@ -242,6 +240,15 @@ class Supervisor {
     for (const Worker& worker : workers_) {
       if (worker.is_running) ::kill(-worker.pid, number);
     }
+  }
+
+  // Who was given time to end by himself is told to when it is over, and killed when that is, too.
+  void keep_deadlines() {
+    if (terminate_at_ && Clock::now() >= *terminate_at_) {
+      terminate_at_.reset();
+      signal_all(SIGTERM);
+    }
+    if (deadline_ && Clock::now() >= *deadline_ && !grants_more_time()) signal_all(SIGKILL);
   }
 
   void stop_within(std::chrono::milliseconds grace) {
