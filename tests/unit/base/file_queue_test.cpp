@@ -2,6 +2,7 @@
 #include "strata/base/file_queue.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -10,6 +11,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <future>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -185,33 +188,44 @@ TEST(FileQueue, TransfersWhereNoThreadCanBeStarted) {
   }));
 }
 
-// Leaves this process, for good, a single thread to start.
-bool allow_one_more_thread(const std::filesystem::path& folder) {
-  constexpr uid_t kNobodyElse = 61'234;  // root has no limit
-  if (::getuid() == 0 && (::chown(folder.c_str(), kNobodyElse, kNobodyElse) != 0 ||
-                          ::setresuid(kNobodyElse, kNobodyElse, kNobodyElse) != 0)) {
-    return false;
-  }
+// Leaves this process, for good, address space for the stack of a single thread: no matter who runs
+// it or what else that user runs.
+void allow_one_more_thread() {
+  constexpr size_t kStackBytes = size_t{512} << 20;  // beyond what is kept of threads that ended
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
+  ::pthread_setattr_default_np(&attributes);
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NPROC, &limit) != 0) return false;
-  const rlim_t most = std::min<rlim_t>(limit.rlim_max, 100'000);
-  for (limit.rlim_cur = 1; limit.rlim_cur <= most; ++limit.rlim_cur) {
-    if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return false;
-    try {
-      std::thread([] {}).join();
-      return true;
-    } catch (const std::system_error&) {
-    }
+  ::getrlimit(RLIMIT_AS, &limit);
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  limit.rlim_cur = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE)) + kStackBytes * 3 / 2;
+  ::setrlimit(RLIMIT_AS, &limit);
+}
+
+bool starts_one_thread_of_two() {
+  std::promise<void> end;
+  std::thread first([&] { end.get_future().wait(); });
+  bool is_alone = false;
+  try {
+    std::thread([] {}).join();
+  } catch (const std::system_error&) {
+    is_alone = true;
   }
-  return false;
+  end.set_value();
+  first.join();
+  return is_alone;
 }
 
 // Regression: the first thread was still running when the second could not be started, which ended
 // the process.
 TEST(FileQueue, TransfersWhereNotAllThreadsCanBeStarted) {
   const TemporaryFolder folder;
-  EXPECT_TRUE(holds_in_child(
-      [&] { return allow_one_more_thread(folder.path()) && transfers_by_threads(folder / "f"); }));
+  EXPECT_TRUE(holds_in_child([&] {
+    allow_one_more_thread();
+    return starts_one_thread_of_two() && transfers_by_threads(folder / "f");
+  }));
 }
 
 // Regression: the request stayed in the ring and was sent with the next, when its memory was gone.
