@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <unordered_set>
 
 #include <ATen/Parallel.h>
 
@@ -113,10 +114,10 @@ int64_t all_cores(const config::DataConfig& config) {
 // Each file once, in the order of reading.
 std::vector<std::string> file_names(const data::DataRequest& request) {
   std::vector<std::string> names;
+  std::unordered_set<std::string> known;
   for (const std::vector<std::filesystem::path>& files : data::find_data_files(request)) {
     for (const std::filesystem::path& file : files) {
-      const std::string name = file.string();
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      if (known.insert(file.string()).second) names.push_back(file.string());
     }
   }
   return names;
@@ -245,11 +246,10 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   const auto load = [&](const std::string& split) {
     request.split = split;
     options.subject = fmt::format("{} split of {}", split, request.names);
-    if (wanted.progress) {
-      options.progress = [&](int64_t rows, double part) {
-        wanted.progress(options.subject, rows, part);
-      };
-    }
+    data::SharedProgress progress([&](int64_t rows, double part) {
+      if (wanted.progress) wanted.progress(options.subject, rows, part);
+    });
+    options.progress = [&progress](int64_t rows, double part) { progress.tell(rows, part); };
     const auto make = [&](data::TokenWriter& writer) {
       return data::prepare_data(request, *sets.tokenizer, chat, options,
                                 [&writer](const data::ExampleView& row) { writer.add(row); });
@@ -264,7 +264,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
                                .template_source = sets.chat_template_source,
                                .tool_template = vocabulary.chat_template.tool_text},
                               {.folder = folder}),
-        make);
+        make, &progress);
     if (!cached.note.empty()) {
       sets.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
     }
