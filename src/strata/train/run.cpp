@@ -185,6 +185,7 @@ RunResult train(const RunOrder& order, comm::Mesh& mesh, const Datasets& dataset
   if (result.is_stopped || !order.writes_results) return result;
   status.set_phase(kResultPhase);
   write_results(config, *trainee, trainer);
+  trainer.catch_up_log();
   if (watch) {
     trainer.say(watch->measured_line());
     if (config.train.wall_clock_breakdown) trainer.say(watch->steady_line());
