@@ -2,6 +2,7 @@
 
 FREE_BYTES: how much room statvfs() finds in every folder. MEMINFO: the file that is read in place of
 /proc/meminfo. NO_LOCKS: flock() of a file `.lock` answers that the file system has no locks.
+NO_THREADS: pthread_create() finds no room for another thread.
 FULL_WHILE: as long as there is a file of that name, no row of a `metrics.jsonl` finds room.
 """
 
@@ -17,6 +18,7 @@ SOURCE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +48,10 @@ FILE* fopen(const char* path, const char* mode) {
 FILE* fopen64(const char* path, const char* mode) {
   FILE* (*next)(const char*, const char*) = dlsym(RTLD_NEXT, "fopen64");
   return next(file_of(path), mode);
+}
+int pthread_create(pthread_t* thread, const pthread_attr_t* how, void* (*start)(void*), void* what) {
+  int (*next)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*) = dlsym(RTLD_NEXT, "pthread_create");
+  return getenv("NO_THREADS") ? EAGAIN : next(thread, how, start, what);
 }
 static int is_named(int descriptor, const char* end) {
   char link[64], name[4096] = "";

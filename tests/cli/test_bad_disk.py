@@ -141,14 +141,18 @@ def test_disk_full_at_export(inputs, tmp_path, small_disk, ranks, room_again):
     """Nothing but the run's memory holds what was trained: it waits for room, and with it the result is that of
     a run that had it from the start; a request to stop gives it up, and nothing is there in part."""
     (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - 100 * 1024))
+    full = tmp_path / "full"  # for rows of the log
+    full.touch()
     flags = flags_of(inputs, inputs.model("plain"), tmp_path, max_steps=1)
-    process = start_strata({**flags, "output_dir": small_disk}, ranks, preloaded.variables(FREE_BYTES=ROOM))
+    process = start_strata({**flags, "output_dir": small_disk}, ranks,
+                           preloaded.variables(FREE_BYTES=ROOM, FULL_WHILE=full))
     try:
         text = read_until(process, r"warning: .*model\.safetensors.*no space left on device.*in memory alone")
         assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
         if room_again:
             process.send_signal(signal.SIGINT)  # one alone means: when the result is written
             time.sleep(0.5)
+            full.unlink()
             (small_disk / "ballast").unlink()
         else:
             process.send_signal(signal.SIGTERM)
@@ -162,6 +166,10 @@ def test_disk_full_at_export(inputs, tmp_path, small_disk, ranks, room_again):
         whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, ranks)
         assert ((small_disk / "model.safetensors").read_bytes()
                 == (whole.folder / "model.safetensors").read_bytes())
+        # So do the rows that had no room either.
+        assert "metrics.jsonl has the 2 rows now that were missing" in text
+        rows = [json.loads(line) for line in (small_disk / "metrics.jsonl").open()]
+        assert [row["step"] for row in rows] == [1, 1] and "loss" in rows[0] and "train_runtime" in rows[1]
     else:
         assert re.search(r"error: .*model\.safetensors.*no space left on device", text, re.IGNORECASE), text
         assert not [p for p in output_files(small_disk) if "safetensors" in p]

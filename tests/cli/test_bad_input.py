@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import struct
 
@@ -283,3 +284,18 @@ def test_a_setting_that_does_not_fit_the_model_is_named_with_its_line(inputs, tm
     text = fail(flags, world=1)
     assert re.search(rf"error: {tmp_path}/run\.yaml:2 \({key}\): {message}", text), text
     assert_nothing_written(tmp_path / "out")
+
+
+def test_a_system_that_starts_no_thread_is_told(inputs, tmp_path):
+    """A limit of processes (ulimit -u, pids of a container) counts threads, too."""
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path), world=1, NO_THREADS=1)
+    assert re.search(r"error: this process: found that the system starts no further thread, .*ulimit -u", text), text
+
+
+def test_an_address_space_that_is_too_small_is_told(tmp_path):
+    """ulimit -v, as batch systems set it; the advice was to copy the file to another disk."""
+    file = tmp_path / "model.safetensors"
+    with file.open("wb") as sparse:
+        sparse.truncate(8 << 30)
+    said = strata("inspect", file, code=1, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)))
+    assert f"{file}: found no room for {8 << 30} bytes in the address space, expected it to be mapped; raise" in said

@@ -75,7 +75,7 @@ def same_text(probe, template, messages, prompt=False, **extra):
     ours = probe.ask(do="render", template=template, messages=messages, prompt=prompt, extra=extra)
     if theirs is None:
         assert "error" in ours, f"{template!r}: reference refuses ({why}), ours: {ours}"
-    elif " at 0x" not in theirs:  # generators print as their address; they are lists here
+    elif " at 0x" not in theirs:  # generators print as their address; they are refused here
         assert ours.get("text") == theirs, f"{template!r}: {ours}"
     return ours, why
 
@@ -323,6 +323,69 @@ def test_language(probe):
         except AssertionError as error:
             failures.append(str(error).splitlines()[0])
     assert not failures, "\n".join(failures)
+
+
+GENERATED = [f"{{% set x = {made} %}}{use}" for made in (
+    "[3, 1, 2] | map('string')", "[0, 3, 3, 1] | select", "[] | select", "messages | selectattr('role', 'equalto', 'user')",
+    "[3, 1, 2] | reverse", "[3, 3, 1] | unique", "[3, 1, 2] | batch(2)", "[3, 1, 2] | slice(2)", "{'a': 1} | items", "none | map('upper')",
+    "missing | items", "[1, 2] | select | reverse", "missing | reverse") for use in (
+    "{{ 'yes' if x else 'no' }}", "{% for a in x %}{{ a }},{% endfor %}|{% for a in x %}{{ a }},{% endfor %}", "{{ x | list }}{{ x | list }}",
+    "{{ x | first }}|{{ x | join(',') }}", "{{ x | length }}", "{{ x | last }}", "{{ x[0] }}", "{{ x | tojson }}", "{{ 3 in x }}{{ x | list }}",
+    "{{ x is iterable }}{{ x is sequence }}{{ x is mapping }}{{ x is string }}{{ x is callable }}{{ x == x }}{{ x == [] }}{{ x is none }}",
+    "{{ x + [] }}", "{{ x | sort | string }}{{ x | list }}", "{{ x | select | list }}{{ x | list }}", "{{ x.items() }}", "{{ x | default('d', true) | list }}",
+    "{% for a in x %}{{ loop.length }}{{ loop.last }}{% endfor %}", "{% set n = namespace(y=x) %}{{ n.y | list }}{{ x | list }}", "{{ x < x }}",
+    "{{ {'k': 1}[x] is defined }}", "{{ x | sum }}", "{% set a, b, c = x %}{{ a }}{{ b }}{{ c }}", "{{ x | map('string') | join }}")]
+
+
+def test_what_filters_give_is_handed_out_once(probe):
+    """Generators: true even when empty, without length, and with nothing for a second loop."""
+    failures = []
+    for template in GENERATED:
+        try:
+            same_text(probe, template, CHATS[3])
+        except AssertionError as error:
+            failures.append(str(error).splitlines()[0])
+    assert not failures, "\n".join(failures)
+
+
+def test_a_generator_that_is_printed_is_told(probe):
+    for template in ("{{ [1] | map('string') }}", "a{{ '' ~ (messages | select) }}", "{{ [[1] | reverse] }}"):
+        answer = probe.ask(do="render", template=template, messages=CHATS[0])
+        assert answer.get("error", "").endswith("printed as a whole, expected its items; write | list behind that filter"), answer
+
+
+def test_texts_that_jinja_would_escape_are_told(probe):
+    """Beside `safe` and `escape` an operator escapes the other text: an error where that would change it."""
+    for template in ("{{ '<a>' + ('x' | safe) }}", "{{ ('x' | safe) + '<a>' }}", "{{ ('%s' | escape) % '<a>' }}"):
+        theirs, _ = reference(template, CHATS[0])
+        assert "&lt;a&gt;" in theirs
+        answer = probe.ask(do="render", template=template, messages=CHATS[0])
+        assert answer["error"].endswith("expected plain texts; leave that filter away"), answer
+    for template in ("{{ 'a' + ('<b>' | safe) }}", "{{ ('<b>' | safe) + ('<c>' | e) }}", "{{ '<a>' ~ ('<b>' | safe) }}",
+                     "{{ ['<a>', '<b>' | safe] | join }}", "{{ '%s' % ('<b>' | safe) }}"):
+        same_text(probe, template, CHATS[0])
+
+
+BIG = {"big": 2**64 + 1, "small": -(10**30), "edge": 2**63}
+
+
+@pytest.mark.parametrize("expression", """
+big | big|tojson | [big, small]|tojson | {'k': edge} | {'k': edge}|tojson(indent=2) | big|string | big ~ small | '%s %r' % (big, edge)
+'{}'.format(small) | '%.2f' % big | big is integer | big is number | big is float | big is boolean | big == big | big == edge
+big > 1 | small < 1 | big > edge | small < small | big <= 18446744073709551616.0 | big == 18446744073709551616.0 | 1e300 > big
+big > 0.5 | small < -0.5 | small|abs | big|abs | +big | big|int | big|float | big / 2 | big + 0.5 | 'x' if big else 'y'
+[big, small, edge, 1]|sort | [big, small]|max | [big, big, edge]|unique|list | big|round | big in [big] | edge in [big]
+""".replace("\n", " | ").strip(" |").split(" | "))
+def test_integers_beyond_64_bits(probe, expression):
+    """Numbers of tool calls, such as ids, keep their digits; what a double cannot hold was printed as one."""
+    ours, why = same_text(probe, "{{ " + expression + " }}", CHATS[0], **BIG)
+    assert why is None and "text" in ours
+
+
+@pytest.mark.parametrize("expression", ["big + 1", "big * 2", "-edge", "big % 10", "big|round(-2)", "'{:d}'.format(big)", "'%x' % big"])
+def test_arithmetic_beyond_64_bits_is_refused(probe, expression):
+    answer = probe.ask(do="render", template="{{ " + expression + " }}", messages=CHATS[0], extra=BIG)
+    assert answer.get("error", "").endswith(": found an integer beyond 64 bits"), answer
 
 
 def test_every_character_prints_as_python_prints_it(probe):

@@ -31,13 +31,14 @@ def test_preview_shows_tokens_and_counts(inputs, tmp_path):
     assert html.count("<h2>Row ") == 2 and " answer 1&lt;|im_end|&gt;" in shown(html) and 'class="t s"' in html
 
 
-@pytest.mark.parametrize("words", [4, 60])
-def test_preview_counts_lengths_and_padding(words, inputs, tmp_path):
+@pytest.mark.parametrize("words, outlier", [(4, 0), (60, 0), (20, 400)], ids=["short", "long", "one outlier"])
+def test_preview_counts_lengths_and_padding(words, outlier, inputs, tmp_path):
     """The histogram, on the terminal and in the page, and what padding would cost: counted again here."""
     from tokenizers import Tokenizer
 
     rng = random.Random(words)
     rows = [{"text": "the cat sat down " * rng.randint(0, words) + "end"} for _ in range(50)]
+    rows += [{"text": "end " * outlier}] * (outlier > 0)
     tokenizer = Tokenizer.from_file(str(inputs.model("plain") / "tokenizer.json"))
     lengths = [len(tokenizer.encode(row["text"] + "<|im_end|>").ids) for row in rows]
     page = tmp_path / "page.html"
@@ -49,10 +50,14 @@ def test_preview_counts_lengths_and_padding(words, inputs, tmp_path):
     assert re.search(rf"tokens per epoch +{sum(lengths)}, of which {sum(lengths)} ", text)
     assert f"{min(lengths)} to {max(lengths)}, {sum(lengths) / len(lengths):.0f} in the mean" in text
 
-    width = next(width for width in (1, 2, 5, 10, 20, 50, 100) if max(lengths) // width < 20)
+    width = next(width for width in (1, 2, 5, 10, 20, 50, 100, 200) if max(lengths) // width < 20)
     counts = [sum(length // width == i for length in lengths) for i in range(max(lengths) // width + 1)]
-    bars = {f"{i * width}-{i * width + width - 1}" if width > 1 else str(i): count for i, count in enumerate(counts)}
-    bars = dict(list(bars.items())[next(i for i, count in enumerate(counts) if count):])
+    # None before the first row; empty ones between rows are one.
+    spans = [(i, i) for i, count in enumerate(counts) if count]
+    gaps = [(a + 1, b - 1) for (a, _), (b, _) in zip(spans, spans[1:]) if b > a + 1]
+    assert bool([gap for gap in gaps if gap[1] > gap[0]]) >= (outlier > 0)
+    label = lambda begin, end: f"{begin}-{end}" if end > begin else str(begin)  # noqa: E731
+    bars = {label(a * width, b * width + width - 1): counts[a] for a, b in sorted(spans + gaps)}
     drawn = text.split("\ntokens of a row\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in drawn] == list(bars)
     assert [int(line.split()[-1]) for line in drawn] == list(bars.values())

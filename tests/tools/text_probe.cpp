@@ -8,6 +8,7 @@
 #include <string>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/base/json.h"
 #include "strata/text/classes/tokenizer_class.h"
 #include "strata/text/templates/chat_template.h"
@@ -117,7 +118,7 @@ int main() {
   for (std::string line; std::getline(std::cin, line);) {
     Json reply;
     try {
-      reply = answer(strata::parse_json(line, "request"));
+      reply = answer(strata::parse_json_exactly(line, "request"));
     } catch (const std::exception& error) {
       reply = {{"error", error.what()}};
     }

@@ -71,6 +71,12 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
   const Descriptor file = open_regular(path, &size_bytes);
   if (size_bytes == 0) return;  // mmap refuses a length of zero
   void* address = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  if (address == MAP_FAILED && errno == ENOMEM) {
+    throw OutOfMemoryError(
+        "{}: found no room for {} bytes in the address space, expected it to be mapped; raise that "
+        "limit (ulimit -v unlimited) or the number of mappings (vm.max_map_count)",
+        path.string(), size_bytes);
+  }
   if (address == MAP_FAILED) {
     throw IoError(
         "{}: found {} when mapping {} bytes, expected a mappable file; copy it to a local "

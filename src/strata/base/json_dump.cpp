@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/base/json.h"
 
 namespace strata {
@@ -105,6 +106,10 @@ class Writer {
         out_ += "null";
         break;
       default:
+        if (const auto digits = big_integer(value)) {
+          out_ += *digits;
+          break;
+        }
         throw InternalError("dump_python: found binary data, expected a json value");
     }
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
 #include "strata/base/utf8_length.h"
@@ -19,6 +20,9 @@ namespace {
 
 // Objects with more keys than this find repeated keys by hash instead of by looking through all.
 constexpr size_t kLinearKeys = 16;
+
+// Marks binary data, of which no JSON text has any, as digits.
+constexpr Json::binary_t::subtype_type kBigInteger = 10;
 
 void append_utf8(std::string& out, uint32_t code) {
   if (code < 0x80) {
@@ -40,8 +44,9 @@ void append_utf8(std::string& out, uint32_t code) {
 
 class Parser {
  public:
-  Parser(std::string_view text, const std::string& subject, const JsonOptions& options)
-      : text_(text), subject_(subject), options_(options) {
+  Parser(std::string_view text, const std::string& subject, const JsonOptions& options,
+         bool is_exact)
+      : text_(text), subject_(subject), options_(options), is_exact_(is_exact) {
     if (text_.starts_with("\xef\xbb\xbf")) start_ = at_ = 3;
   }
 
@@ -292,7 +297,7 @@ class Parser {
     return is_integer ? integer(digits, is_negative) : Json(floating(digits));
   }
 
-  static Json integer(std::string_view digits, bool is_negative) {
+  Json integer(std::string_view digits, bool is_negative) {
     const char* end = digits.data() + digits.size();
     if (is_negative) {
       int64_t value = 0;
@@ -301,7 +306,16 @@ class Parser {
       uint64_t value = 0;
       if (std::from_chars(digits.data(), end, value).ec == std::errc()) return Json(value);
     }
-    return Json(floating(digits));
+    return is_exact_ ? big(digits) : Json(floating(digits));
+  }
+
+  Json big(std::string_view digits) {
+    constexpr size_t kMaxDigits = 4300;  // as Python, whose limit keeps a text from taking hours
+    if (digits.size() > kMaxDigits + (digits[0] == '-' ? 1 : 0)) {
+      fail_at(at_ - digits.size(), fmt::format("an integer of {} digits", digits.size()),
+              fmt::format("at most {}", kMaxDigits));
+    }
+    return Json::binary({digits.begin(), digits.end()}, kBigInteger);
   }
 
   // Too large becomes infinity and too small zero, as in Python.
@@ -318,14 +332,27 @@ class Parser {
   std::string_view text_;
   const std::string& subject_;
   const JsonOptions& options_;
+  const bool is_exact_;
   size_t start_ = 0;
   size_t at_ = 0;
 };
 
 }  // namespace
 
+std::optional<std::string_view> big_integer(const Json& value) {
+  if (!value.is_binary()) return std::nullopt;
+  const Json::binary_t& bytes = value.get_binary();
+  if (!bytes.has_subtype() || bytes.subtype() != kBigInteger) return std::nullopt;
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
 Json parse_json(std::string_view text, const std::string& subject, const JsonOptions& options) {
-  return Parser(text, subject, options).document();
+  return Parser(text, subject, options, /*is_exact=*/false).document();
+}
+
+Json parse_json_exactly(std::string_view text, const std::string& subject,
+                        const JsonOptions& options) {
+  return Parser(text, subject, options, /*is_exact=*/true).document();
 }
 
 Json read_json_file(const std::filesystem::path& path, const JsonOptions& options) {

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <new>
+#include <system_error>
 #include <thread>
 
 #include <c10/util/Exception.h>
@@ -208,6 +209,12 @@ int run(int argc, char** argv) {
                             "permissions",
                             error.path1().string(), errno_text(error.code().value())),
                 1);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again) return fail(error.what(), 1);
+    return fail(
+        "this process: found that the system starts no further thread, expected several for each "
+        "rank; raise the limit of processes (ulimit -u, pids of the container), or start fewer",
+        1);
   } catch (const std::exception& error) {
     return fail(error.what(), 1);
   }

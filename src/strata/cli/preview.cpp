@@ -244,9 +244,9 @@ void print_histogram(const Preview& preview) {
   const int64_t highest =
       preview.bars.empty() ? 1 : std::max<int64_t>(1, *std::ranges::max_element(preview.bars));
   fmt::print("\ntokens of a row\n");
-  for (size_t i = first_bar(preview); i < preview.bars.size(); ++i) {
-    const auto width = static_cast<size_t>((preview.bars[i] * 40 + highest - 1) / highest);
-    fmt::print("  {:>13} {} {}\n", bar_label(preview, i), std::string(width, '#'), preview.bars[i]);
+  for (const LengthBar& bar : length_bars(preview)) {
+    const auto width = static_cast<size_t>((bar.rows * 40 + highest - 1) / highest);
+    fmt::print("  {:>13} {} {}\n", bar.lengths, std::string(width, '#'), bar.rows);
   }
 }
 

@@ -51,27 +51,30 @@ void add_histogram(const Preview& preview, std::string& page) {
   if (preview.bars.empty()) return;
   const int64_t highest = std::max<int64_t>(1, *std::ranges::max_element(preview.bars));
   page += "<section class=\"card\"><h2>Tokens of a row</h2><table>";
-  for (size_t i = first_bar(preview); i < preview.bars.size(); ++i) {
+  for (const LengthBar& bar : length_bars(preview)) {
     page += fmt::format(
         "<tr><td>{}</td><td><span class=\"bar\" style=\"width:{:.1f}%\"></span> {}</td></tr>",
-        bar_label(preview, i),
-        85.0 * static_cast<double>(preview.bars[i]) / static_cast<double>(highest),
-        preview.bars[i]);
+        bar.lengths, 85.0 * static_cast<double>(bar.rows) / static_cast<double>(highest), bar.rows);
   }
   page += "</table></section>\n";
 }
 
 }  // namespace
 
-std::string bar_label(const Preview& preview, size_t i) {
-  const int64_t begin = static_cast<int64_t>(i) * preview.bar_tokens;
-  if (preview.bar_tokens == 1) return std::to_string(begin);
-  return fmt::format("{}-{}", begin, begin + preview.bar_tokens - 1);
-}
-
-size_t first_bar(const Preview& preview) {
-  const auto first = std::ranges::find_if(preview.bars, [](int64_t rows) { return rows > 0; });
-  return static_cast<size_t>(first - preview.bars.begin());
+std::vector<LengthBar> length_bars(const Preview& preview) {
+  const std::vector<int64_t>& bars = preview.bars;
+  const auto is_empty = [](int64_t rows) { return rows == 0; };
+  std::vector<LengthBar> lines;
+  for (auto bar = std::ranges::find_if_not(bars, is_empty); bar != bars.end();) {
+    auto end = bar + 1;
+    if (is_empty(*bar)) end = std::find_if_not(end, bars.end(), is_empty);
+    const int64_t begin = (bar - bars.begin()) * preview.bar_tokens;
+    const int64_t last = (end - bars.begin()) * preview.bar_tokens - 1;
+    lines.push_back(
+        {begin == last ? std::to_string(begin) : fmt::format("{}-{}", begin, last), *bar});
+    bar = end;
+  }
+  return lines;
 }
 
 std::string preview_page(const Preview& preview) {

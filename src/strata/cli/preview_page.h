@@ -35,11 +35,14 @@ struct Preview {
   std::vector<PreviewRow> rows;
 };
 
-// "0-99", the lengths that bar `i` counts.
-std::string bar_label(const Preview& preview, size_t i);
+// A line of the length histogram.
+struct LengthBar {
+  std::string lengths;  // "0-99"
+  int64_t rows = 0;
+};
 
-// The first bar with a row: what comes before is not worth showing.
-size_t first_bar(const Preview& preview);
+// From the first bar with a row on; empty ones behind each other are one line.
+std::vector<LengthBar> length_bars(const Preview& preview);
 
 // A page of one file that loads nothing from elsewhere.
 std::string preview_page(const Preview& preview);

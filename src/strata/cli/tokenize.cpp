@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/base/json.h"
 #include "strata/base/near_path.h"
 #include "strata/base/visible_text.h"
@@ -98,14 +99,15 @@ class TokenizeCommand {
   // The line as JSON; nothing when it stands for itself.
   std::optional<Json> read_json(const std::string& line, const std::string& where) const {
     if (config_.input == config::LineKind::kText) return std::nullopt;
-    if (config_.input == config::LineKind::kJson) return parse_json(line, where);
+    // As the rows of a data set.
+    if (config_.input == config::LineKind::kJson) return parse_json_exactly(line, where);
     const size_t first = line.find_first_not_of(" \t");
     if (first == std::string::npos || (line[first] != '{' && line[first] != '[')) {
       return std::nullopt;
     }
     Json json;
     try {
-      json = parse_json(line, where);
+      json = parse_json_exactly(line, where);
     } catch (const FormatError& error) {
       if (!names_messages(line)) return std::nullopt;
       throw FormatError("{}; pass --input text if it is no conversation", error.what());

@@ -102,6 +102,38 @@ size_t line_of_open_quote(const std::string& text) {
   return line;
 }
 
+// A line of 1, 2, ... that begins with a tab, which yaml-cpp names by what comes of it. 0: none.
+size_t line_of_tab(const std::string& text) {
+  size_t line = 1;
+  for (size_t begin = 0; begin < text.size(); ++line) {
+    const size_t first = text.find_first_not_of(' ', begin);
+    if (first != std::string::npos && text[first] == '\t') return line;
+    begin = text.find('\n', begin);
+    if (begin == std::string::npos) break;
+    ++begin;
+  }
+  return 0;
+}
+
+[[noreturn]] void throw_no_yaml(const YAML::Exception& error, const std::string& text,
+                                const std::string& name) {
+  if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
+    throw ConfigError(
+        "{}:{}: found a quote that is not closed, expected the same quote behind the text; close "
+        "it",
+        name, line_of_open_quote(text));
+  }
+  const size_t tab = line_of_tab(text);
+  if (tab > 0 && tab <= static_cast<size_t>(error.mark.line) + 1) {
+    throw ConfigError(
+        "{}:{}: found a tab at the beginning of the line, expected spaces, which alone indent in "
+        "YAML; write spaces in its place",
+        name, tab);
+  }
+  throw ConfigError("{}:{}:{}: found text that is not YAML ({}), expected a mapping of settings",
+                    name, error.mark.line + 1, error.mark.column + 1, error.msg);
+}
+
 }  // namespace
 
 // Lines that begin or end a document.
@@ -124,14 +156,7 @@ YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) 
   try {
     documents = YAML::LoadAll(with_last_comment(text));
   } catch (const YAML::Exception& error) {
-    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
-      throw ConfigError(
-          "{}:{}: found a quote that is not closed, expected the same quote behind "
-          "the text; close it",
-          name, line_of_open_quote(text));
-    }
-    throw ConfigError("{}:{}:{}: found text that is not YAML ({}), expected a mapping of settings",
-                      name, error.mark.line + 1, error.mark.column + 1, error.msg);
+    throw_no_yaml(error, text, name);
   }
   if (documents.size() > 1 && !has_document_marks(text)) {
     throw ConfigError(

@@ -4,126 +4,123 @@
 #include <deque>
 #include <map>
 #include <span>
+#include <utility>
 
 #include "strata/base/error.h"
 
 namespace strata::data {
 namespace {
 
-// A piece of an input row, to be one document.
-struct Piece {
-  const Example* row;
-  int64_t begin;
-  int64_t length;
-};
+constexpr int64_t kBatchRows = 1000;
 
-void append(const Piece& piece, Example& to) {
-  const auto copy = [&piece](const std::vector<int32_t>& from, std::vector<int32_t>& into) {
-    const auto begin = from.begin() + piece.begin;
-    into.insert(into.end(), begin, begin + piece.length);
-  };
-  copy(piece.row->ids, to.ids);
-  copy(piece.row->labels, to.labels);
-  to.lengths.push_back(static_cast<int32_t>(piece.length));
+void append(const ExampleView& piece, Example& to) {
+  to.ids.insert(to.ids.end(), piece.ids.begin(), piece.ids.end());
+  to.labels.insert(to.labels.end(), piece.labels.begin(), piece.labels.end());
 }
 
-std::vector<Piece> cut_rows(std::span<const Example> rows, int64_t max_length, bool keep_overflow) {
-  std::vector<Piece> pieces;
-  for (const Example& row : rows) {
-    const auto size = static_cast<int64_t>(row.ids.size());
-    for (int64_t begin = 0; begin < size; begin += max_length) {
-      pieces.push_back({&row, begin, std::min(max_length, size - begin)});
-      if (!keep_overflow) break;
-    }
-  }
-  return pieces;
-}
-
-void pack_best_fit(std::span<const Example> rows, int64_t max_length, bool keep_overflow,
-                   std::vector<Example>& packed) {
-  std::vector<Piece> pieces = cut_rows(rows, max_length, keep_overflow);
-  std::stable_sort(pieces.begin(), pieces.end(),
-                   [](const Piece& a, const Piece& b) { return a.length > b.length; });
-  std::vector<std::vector<Piece>> bins;
+// The pieces, by their numbers, of each row: best fit, longest first.
+std::vector<std::vector<int64_t>> fit(const std::vector<int64_t>& lengths, int64_t max_length) {
+  std::vector<int64_t> pieces = count_up(static_cast<int64_t>(lengths.size()));
+  std::ranges::stable_sort(pieces, std::ranges::greater(),
+                           [&](int64_t piece) { return lengths[static_cast<size_t>(piece)]; });
+  std::vector<std::vector<int64_t>> bins;
   std::map<int64_t, std::deque<size_t>> open;  // free tokens -> bins, oldest first
-  for (const Piece& piece : pieces) {
-    auto fit = open.lower_bound(piece.length);
+  for (const int64_t piece : pieces) {
+    const int64_t length = lengths[static_cast<size_t>(piece)];
+    auto place = open.lower_bound(length);
     int64_t space = max_length;
     size_t bin = bins.size();
-    if (fit == open.end()) {
+    if (place == open.end()) {
       bins.emplace_back();
     } else {
-      space = fit->first;
-      bin = fit->second.front();
-      fit->second.pop_front();
-      if (fit->second.empty()) open.erase(fit);
+      space = place->first;
+      bin = place->second.front();
+      place->second.pop_front();
+      if (place->second.empty()) open.erase(place);
     }
     bins[bin].push_back(piece);
-    if (space > piece.length) open[space - piece.length].push_back(bin);
+    if (space > length) open[space - length].push_back(bin);
   }
-  for (const std::vector<Piece>& bin : bins) {
-    Example& row = packed.emplace_back();
-    size_t tokens = 0;
-    for (const Piece& piece : bin) tokens += static_cast<size_t>(piece.length);
-    row.ids.reserve(tokens);
-    row.labels.reserve(tokens);
-    row.lengths.reserve(bin.size());
-    for (const Piece& piece : bin) append(piece, row);
-  }
-}
-
-void pack_wrapped(std::span<const Example> rows, int64_t max_length, std::vector<Example>& packed) {
-  size_t left = 0;
-  for (const Example& row : rows) left += row.ids.size();
-  Example current;
-  const auto close = [&] {
-    current.lengths.assign(1, static_cast<int32_t>(current.ids.size()));
-    packed.push_back(std::move(current));
-    current = {};
-  };
-  for (const Example& row : rows) {
-    for (size_t at = 0; at < row.ids.size();) {
-      if (current.ids.empty()) {
-        current.ids.reserve(std::min(left, static_cast<size_t>(max_length)));
-        current.labels.reserve(current.ids.capacity());
-      }
-      const size_t take =
-          std::min(static_cast<size_t>(max_length) - current.ids.size(), row.ids.size() - at);
-      append({&row, static_cast<int64_t>(at), static_cast<int64_t>(take)}, current);
-      at += take;
-      left -= take;
-      if (current.ids.size() == static_cast<size_t>(max_length)) close();
-    }
-  }
-  if (!current.ids.empty()) close();
+  return bins;
 }
 
 }  // namespace
 
-std::vector<Example> pack(std::vector<Example> rows, int64_t max_length,
-                          const std::string& strategy) {
+Packer::Packer(int64_t max_length, const std::string& strategy, Take take)
+    : max_length_(max_length),
+      is_wrapped_(strategy == "wrapped"),
+      is_split_(strategy == "bfd_split"),
+      take_(std::move(take)) {
   if (max_length < 1) {
     throw InternalError("packing: found max_length {}, expected at least 1", max_length);
   }
-  const bool wrapped = strategy == "wrapped";
-  const bool split = strategy == "bfd_split";
-  if (!wrapped && !split && strategy != "bfd") {
+  if (!is_wrapped_ && !is_split_ && strategy != "bfd") {
     throw ConfigError(
         "packing_strategy: found \"{}\", expected \"bfd\", \"bfd_split\" or \"wrapped\"", strategy);
   }
-  std::vector<Example> packed;
-  for (size_t begin = 0; begin < rows.size(); begin += kPackBatchRows) {
-    const size_t count = std::min<size_t>(kPackBatchRows, rows.size() - begin);
-    const std::span<Example> batch(rows.data() + begin, count);
-    if (wrapped) {
-      pack_wrapped(batch, max_length, packed);
-    } else {
-      pack_best_fit(batch, max_length, split, packed);
-    }
-    // The tokens now live in `packed`; without this the set would be held twice.
-    std::fill(batch.begin(), batch.end(), Example{});
+}
+
+void Packer::add(const ExampleView& row) {
+  is_wrapped_ ? wrap(row) : cut(row);
+  if (++num_rows_ == kBatchRows) end_batch();
+}
+
+void Packer::finish() { end_batch(); }
+
+void Packer::wrap(const ExampleView& row) {
+  for (size_t at = 0; at < row.ids.size();) {
+    const size_t room = static_cast<size_t>(max_length_) - current_.ids.size();
+    const size_t count = std::min(room, row.ids.size() - at);
+    append({row.ids.subspan(at, count), row.labels.subspan(at, count), {}}, current_);
+    at += count;
+    if (count < room) continue;
+    current_.lengths.assign(1, static_cast<int32_t>(max_length_));
+    take_(std::exchange(current_, {}));
   }
-  return packed;
+}
+
+// Pieces that fill a row come before all others, in the order of the rows.
+void Packer::cut(const ExampleView& row) {
+  const auto limit = static_cast<size_t>(max_length_);
+  for (size_t begin = 0; begin < row.ids.size(); begin += limit) {
+    const size_t count = std::min(limit, row.ids.size() - begin);
+    const auto length = static_cast<int32_t>(count);
+    const ExampleView piece(row.ids.subspan(begin, count), row.labels.subspan(begin, count),
+                            std::span(&length, 1));
+    if (count == limit) {
+      Example full{.ids = {}, .labels = {}, .lengths = {length}};
+      append(piece, full);
+      take_(std::move(full));
+    } else {
+      rest_.add(piece);
+      lengths_.push_back(length);
+    }
+    if (!is_split_) break;
+  }
+}
+
+void Packer::end_batch() {
+  num_rows_ = 0;
+  if (!current_.ids.empty()) {
+    current_.lengths.assign(1, static_cast<int32_t>(current_.ids.size()));
+    take_(std::exchange(current_, {}));
+  }
+  if (!lengths_.empty()) pack_rest();
+}
+
+void Packer::pack_rest() {
+  const std::vector<std::vector<int64_t>> bins = fit(std::exchange(lengths_, {}), max_length_);
+  std::vector<int64_t> order;
+  for (const std::vector<int64_t>& bin : bins) order.insert(order.end(), bin.begin(), bin.end());
+  auto bin = bins.begin();
+  Example packed;
+  rest_.replay(order, [&](const ExampleView& piece) {
+    append(piece, packed);
+    packed.lengths.push_back(static_cast<int32_t>(piece.ids.size()));
+    if (packed.lengths.size() < bin->size()) return;
+    ++bin;
+    take_(std::exchange(packed, {}));
+  });
 }
 
 }  // namespace strata::data

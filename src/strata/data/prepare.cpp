@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 
 #include "strata/base/counted.h"
@@ -61,6 +62,10 @@ class Preparation::Steps {
     if (is_mixed || options.shuffle) waiting_.emplace();
     // The reference shuffles before packing and after it, with the same seed.
     if (options.packing && options.shuffle) packed_.emplace();
+    if (options.packing) {
+      packer_.emplace(options.max_length, options.packing_strategy,
+                      [this](Example row) { take_packed(std::move(row)); });
+    }
   }
 
   bool add(RowBatch batch) {
@@ -102,7 +107,7 @@ class Preparation::Steps {
     }
     if (!pool_) throw FormatError(stats_.bad_rows.first);
     if (waiting_) waiting_->replay(order_of(order), [this](const auto& row) { pack_row(row); });
-    pack_waiting();
+    if (packer_) packer_->finish();
     if (packed_) {
       packed_->replay(shuffled(count_up(packed_->count()), options_.seed),
                       [this](const auto& row) { keep(row); });
@@ -214,7 +219,7 @@ class Preparation::Steps {
     }
     ++num_taken_;
     if (waiting_) return waiting_->add(row);
-    pack_row(std::move(row));
+    pack_row(row);
   }
 
   // The waiting rows in the order that the mixture and the shuffle give them.
@@ -233,30 +238,13 @@ class Preparation::Steps {
     return options_.shuffle ? shuffled(std::move(order), options_.seed) : order;
   }
 
-  void pack_row(const ExampleView& row) {
-    if (!options_.packing) return keep(row);
-    to_pack_.push_back(copy_of(row));
-    if (static_cast<int64_t>(to_pack_.size()) == kPackBatchRows) pack_waiting();
-  }
-  void pack_row(Example row) {
-    if (!options_.packing) return keep(row);
-    to_pack_.push_back(std::move(row));
-    if (static_cast<int64_t>(to_pack_.size()) == kPackBatchRows) pack_waiting();
-  }
+  void pack_row(const ExampleView& row) { packer_ ? packer_->add(row) : keep(row); }
 
-  void pack_waiting() {
-    if (to_pack_.empty()) return;
-    for (Example& row :
-         pack(std::exchange(to_pack_, {}), options_.max_length, options_.packing_strategy)) {
-      if (!options_.separate_documents) {
-        row.lengths.assign(1, static_cast<int32_t>(row.ids.size()));
-      }
-      if (packed_) {
-        packed_->add(row);
-      } else {
-        keep(row);
-      }
+  void take_packed(Example row) {
+    if (!options_.separate_documents) {
+      row.lengths.assign(1, static_cast<int32_t>(row.ids.size()));
     }
+    packed_ ? packed_->add(row) : keep(row);
   }
 
   int64_t targets_of(const ExampleView& row) const {
@@ -286,7 +274,7 @@ class Preparation::Steps {
   int64_t num_taken_ = 0, num_kept_ = 0;
   std::vector<int64_t> row_ends_;  // of mixtures: rows taken after each row that was read
   std::optional<WaitingRows> waiting_, packed_;
-  std::vector<Example> to_pack_;
+  std::optional<Packer> packer_;
   std::optional<RowTokenizer> row_tokenizer_;
   std::optional<RowPool> pool_;  // the last member: its threads end before what they use
 };
@@ -329,9 +317,9 @@ DatasetStats prepare_data(const DataRequest& request, const text::Tokenizer& tok
   stats.bad_rows.add(read.bad_rows);
   for (const auto& [column, rows] : read.left_out) stats.unused_columns[column] += rows;
   stats.num_sources += read.bad_rows.count;  // which never became rows
+  std::unordered_set<std::string> known;
   for (const auto& file : read.files) {
-    const std::string name = file.string();
-    if (std::ranges::find(stats.files, name) == stats.files.end()) stats.files.push_back(name);
+    if (known.insert(file.string()).second) stats.files.push_back(file.string());
   }
   return stats;
 }

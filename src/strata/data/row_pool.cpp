@@ -40,10 +40,11 @@ std::vector<RowOutcome> RowPool::wait() {
 }
 
 bool RowPool::take_some(size_t& begin, size_t& end) {
-  constexpr size_t kSome = 16;
   if (next_ >= rows_.size()) return false;
+  // Of few rows, which are long, every thread takes one.
+  const size_t some = std::clamp<size_t>(rows_.size() / (4 * threads_.size()), 1, 16);
   begin = next_;
-  end = next_ = std::min(begin + kSome, rows_.size());
+  end = next_ = std::min(begin + some, rows_.size());
   return true;
 }
 

@@ -23,10 +23,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// From when on it is told that ranks wait for others, and how often.
-constexpr std::chrono::milliseconds kNotableWait{60'000};
-constexpr std::chrono::minutes kBetweenWords{10};
-
 class Supervisor {
  public:
   Supervisor(const LaunchPlan& plan, const SupervisorOptions& options)
@@ -195,16 +191,10 @@ class Supervisor {
     stop_within(std::chrono::seconds(1));
   }
 
-  // Before a hang ends the run, the person who waits for it may know better. Slow ranks of a run
-  // that goes on are not told again and again.
+  // Before a hang ends the run, the person who waits for it may know better.
   void tell_of_wait(const std::vector<Observation>& ranks) {
-    const auto now = Clock::now();
-    if (next_word_ && now < *next_word_) return;
-    const auto wait =
-        describe_wait(ranks, std::min(kNotableWait, plan_.hang_timeout / 2), plan_.hang_timeout);
-    if (!wait) return;
-    next_word_ = now + kBetweenWords;
-    write_lines(options_.streams.err, fmt::format("warning: {}\n", *wait));
+    const auto word = wait_words_.next(ranks, plan_.hang_timeout, Clock::now());
+    if (word) write_lines(options_.streams.err, fmt::format("warning: {}\n", *word));
   }
 
   // Says where they are.
@@ -364,10 +354,10 @@ class Supervisor {
   std::optional<Clock::time_point> deadline_;
   std::optional<Clock::time_point> saving_since_;  // only ranks that may save are waited for
   Clock::time_point next_look_;
-  std::optional<Clock::time_point> next_word_;  // of a wait
-  int interrupted_by_ = 0;                      // the first signal that told this process to stop
-  bool has_interrupt_ = false;                  // a SIGINT was among them
-  bool has_passed_request_on_ = false;          // SIGUSR1
+  WaitWords wait_words_;
+  int interrupted_by_ = 0;              // the first signal that told this process to stop
+  bool has_interrupt_ = false;          // a SIGINT was among them
+  bool has_passed_request_on_ = false;  // SIGUSR1
   int exit_code_ = 0;
   bool failed_elsewhere_ = false;       // on another machine, which exit_code_ says
   bool was_stopped_elsewhere_ = false;  // it was no failure, but a request

@@ -25,6 +25,9 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+// From when on it is told that ranks wait for others, and how often where waits stay short.
+constexpr milliseconds kNotableWait{60'000};
+constexpr std::chrono::minutes kBetweenWords{10};
 constexpr milliseconds kForAThread{300};
 constexpr milliseconds kForARank{4000};
 
@@ -244,6 +247,18 @@ std::optional<std::string> describe_wait(const std::vector<Observation>& ranks,
                      wait->missing.empty() ? "ranks of other machines are not there"
                                            : fmt::format("{}", fmt::join(wait->elsewhere, "; ")),
                      static_cast<double>(limit.count()) / 1000);
+}
+
+std::optional<std::string> WaitWords::next(const std::vector<Observation>& ranks,
+                                           milliseconds limit, Clock::time_point now) {
+  if (told_.count() > 0 && now - told_at_ >= kBetweenWords) told_ = milliseconds(0);
+  const milliseconds notable = std::max(std::min(kNotableWait, limit / 2), 2 * told_);
+  std::optional<std::string> word = describe_wait(ranks, notable, limit);
+  if (word) {
+    told_ = notable;
+    told_at_ = now;
+  }
+  return word;
 }
 
 }  // namespace strata::launch

@@ -60,6 +60,21 @@ std::optional<std::string> describe_wait(const std::vector<Observation>& ranks,
                                          std::chrono::milliseconds notable,
                                          std::chrono::milliseconds limit);
 
+// Says of waits what the person who started the run wants to hear: each when it becomes notable,
+// and again when it, or a later one, lasts twice as long as what was told. Slow ranks of a run that
+// goes on are told of every ten minutes.
+class WaitWords {
+ public:
+  // `limit`: as above, also of later calls.
+  std::optional<std::string> next(const std::vector<Observation>& ranks,
+                                  std::chrono::milliseconds limit,
+                                  std::chrono::steady_clock::time_point now);
+
+ private:
+  std::chrono::milliseconds told_{0};
+  std::chrono::steady_clock::time_point told_at_;
+};
+
 // The state of a process: R runs, S sleeps, D waits for a device, T is stopped; '?': none.
 char state_of_process(int process);
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/base/error.h"
 
 namespace strata::report {
@@ -85,6 +86,14 @@ void RunLog::settle() {
       fmt::format("warning: {}; {} row{} missing in it (what is saved of the run says the same in "
                   "trainer_state.json's log_history)",
                   why, unwritten_.size(), unwritten_.size() == 1 ? " is" : "s are"));
+}
+
+void RunLog::catch_up() {
+  const size_t missing = unwritten_.size();
+  std::string why;
+  if (!metrics_ || missing == 0 || !write_kept(why)) return;
+  say(fmt::format("metrics.jsonl has the {} now that {} missing", counted(missing, "row"),
+                  missing == 1 ? "was" : "were"));
 }
 
 void RunLog::finish() {

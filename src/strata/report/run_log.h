@@ -42,6 +42,9 @@ class RunLog {
   void append(Json values, int64_t step, double epoch, const Json& extra);
   // When no more rows come: says how many of them the file lacks.
   void settle();
+  // Once more, when the disk has taken something else after settle() told of missing rows. Says so
+  // where the file has them now.
+  void catch_up();
   // The bar stays as it is.
   void finish();
 

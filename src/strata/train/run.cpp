@@ -101,6 +101,7 @@ void introduce_and_rehearse(const PreparedRun& run, Trainee& trainee, const Reci
 void write_and_tell_results(const PreparedRun& run, Trainee& trainee, Trainer& trainer) {
   run.status.set_phase(kResultPhase);
   write_results(run.config, trainee, trainer);
+  trainer.catch_up_log();
   if (run.watch) {
     trainer.say(run.watch->measured_line());
     if (run.config.train.wall_clock_breakdown) trainer.say(run.watch->steady_line());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <unordered_set>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -11,7 +12,6 @@
 #include "strata/config/recipes.h"
 #include "strata/data/files/data_sets.h"
 #include "strata/data/files/split_spec.h"
-#include "strata/data/store/token_cache.h"
 #include "strata/hf/hub/cache.h"
 
 namespace strata::train {
@@ -88,10 +88,10 @@ int64_t all_cores(const config::DataConfig& config) {
 // Each file once, in the order of reading.
 std::vector<std::string> file_names(const data::DataRequest& request) {
   std::vector<std::string> names;
+  std::unordered_set<std::string> known;
   for (const std::vector<std::filesystem::path>& files : data::find_data_files(request)) {
     for (const std::filesystem::path& file : files) {
-      const std::string name = file.string();
-      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+      if (known.insert(file.string()).second) names.push_back(file.string());
     }
   }
   return names;
@@ -175,23 +175,22 @@ data::TokenStore SplitLoader::load(data::DataRequest request, const std::string&
                                    data::PrepareOptions options) const {
   request.split = split;
   options.subject = fmt::format("{} split of {}", split, request.names);
-  if (wanted_.progress) {
-    options.progress = [this, subject = options.subject](int64_t rows, double part) {
-      wanted_.progress(subject, rows, part);
-    };
-  }
+  data::SharedProgress progress([&](int64_t rows, double part) {
+    if (wanted_.progress) wanted_.progress(options.subject, rows, part);
+  });
+  options.progress = [&progress](int64_t rows, double part) { progress.tell(rows, part); };
   const text::ChatTemplate* chat = sets_.chat_template ? &*sets_.chat_template : nullptr;
   const auto make = [&](data::TokenWriter& writer) {
     return data::prepare_data(request, *sets_.tokenizer, chat, options,
                               [&writer](const data::ExampleView& row) { writer.add(row); });
   };
   if (!config_.data.dataset_cache) return data::TokenStore::scratch(make);
-  return load_or_make(request, options, make);
+  return load_or_make(request, options, make, progress);
 }
 
 data::TokenStore SplitLoader::load_or_make(const data::DataRequest& request,
-                                           const data::PrepareOptions& options,
-                                           const Make& make) const {
+                                           const data::PrepareOptions& options, const Make& make,
+                                           data::SharedProgress& progress) const {
   const std::filesystem::path folder = hf::hf_home() / "strata" / "tokens";
   const std::string key = data::token_cache_key({.request = request,
                                                  .options = options,
@@ -199,7 +198,7 @@ data::TokenStore SplitLoader::load_or_make(const data::DataRequest& request,
                                                  .template_source = sets_.chat_template_source,
                                                  .tool_template = tool_template_},
                                                 {.folder = folder});
-  data::CachedTokens cached = data::load_or_make_tokens(folder, key, make);
+  data::CachedTokens cached = data::load_or_make_tokens(folder, key, make, &progress);
   if (!cached.note.empty()) {
     sets_.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
   }

@@ -8,6 +8,7 @@
 
 #include "strata/config/run_config.h"
 #include "strata/data/prepare.h"
+#include "strata/data/store/token_cache.h"
 #include "strata/data/store/token_store.h"
 #include "strata/train/datasets.h"
 #include "strata/train/setup/vocabulary.h"
@@ -30,7 +31,8 @@ class SplitLoader {
                         data::PrepareOptions options) const;
   // Rows that an earlier run has tokenized alike, or new ones, kept for the next.
   data::TokenStore load_or_make(const data::DataRequest& request,
-                                const data::PrepareOptions& options, const Make& make) const;
+                                const data::PrepareOptions& options, const Make& make,
+                                data::SharedProgress& progress) const;
 
   const config::RunConfig& config_;
   const std::string& tool_template_;

@@ -10,6 +10,7 @@
 
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 
 namespace strata {
 namespace {
@@ -44,6 +45,24 @@ TEST(ParseJson, NumbersAsPythonReadsThem) {
   EXPECT_TRUE(std::isnan(parse_json("NaN", "x").get<double>()));
   EXPECT_EQ(parse_json("[-Infinity]", "x")[0].get<double>(),
             -std::numeric_limits<double>::infinity());
+}
+
+// Python's integers have no end, and its limit of digits.
+TEST(ParseJsonExactly, KeepsBigIntegers) {
+  const std::string text =
+      "[18446744073709551616, -9223372036854775809, 18446744073709551615, -0, 1e30]";
+  const Json list = parse_json_exactly(text, "x");
+  EXPECT_EQ(big_integer(list[0]), "18446744073709551616");
+  EXPECT_EQ(big_integer(list[1]), "-9223372036854775809");
+  EXPECT_EQ(list[2].get<uint64_t>(), UINT64_MAX);
+  EXPECT_EQ(dump_python(list, -1),
+            "[18446744073709551616, -9223372036854775809, 18446744073709551615, 0, 1e+30]");
+  for (const size_t i : {2, 3, 4}) EXPECT_FALSE(big_integer(list[i]));
+  const std::string longest = "-" + std::string(4300, '9');
+  EXPECT_EQ(big_integer(parse_json_exactly(longest, "x")), longest);
+  EXPECT_EQ(message_of<FormatError>(
+                [] { parse_json_exactly("[1" + std::string(4300, '9') + "]", "x.json"); }),
+            "x.json:1:2: found an integer of 4301 digits, expected at most 4300; correct the file");
 }
 
 TEST(ParseJson, RepeatedKeys) {

@@ -132,6 +132,12 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
        ":3: found a quote that is not closed"},
       {"output_dir: 'a\n  b'\noutput_dir: 'out\n  ", ":3: found a quote that is not closed"},
       {"output_dir: \"out", ":1: found a quote that is not closed"},
+      // PyYAML takes none of these either.
+      {"seed: 1\n\toutput_dir: x\n", ":2: found a tab at the beginning of the line"},
+      {"seed: 1\nfsdp_config:\n\tfsdp_offload_params: true\n", ":3: found a tab"},
+      {"fsdp_config:\n  a: 1\n \tb: 1\n", ":3: found a tab"},
+      {"seed: 1\n\t\noutput_dir: x\n", ":2: found a tab"},
+      {"seed: [\noutput_dir: x: y\n\ta: 1\n", ":2:14: found text that is not YAML"},
       {std::string("seed: 1\n\0\0", 10), ": found a file that is not text (it has bytes of zero)"},
   };
   for (const Row& row : table) {

@@ -25,6 +25,15 @@ std::vector<Example> golden_rows() {
           row_of(6, 3), row_of(7, 4), row_of(0, 0), row_of(8, 9), row_of(9, 2)};
 }
 
+std::vector<Example> pack(const std::vector<Example>& rows, int64_t max_length,
+                          const std::string& strategy) {
+  std::vector<Example> packed;
+  Packer packer(max_length, strategy, [&](Example row) { packed.push_back(std::move(row)); });
+  for (const Example& row : rows) packer.add(row);
+  packer.finish();
+  return packed;
+}
+
 Lists ids_of(const std::vector<Example>& rows) {
   Lists lists;
   for (const Example& row : rows) {
@@ -83,6 +92,37 @@ TEST(Pack, NeverPacksAcrossBatchesOf1000Rows) {
     EXPECT_EQ(packed[0].ids.size(), 600u);
     EXPECT_EQ(packed[1].ids.size(), 400u);
     EXPECT_EQ(packed[2].ids.size(), 1u);
+  }
+}
+
+// A row of as many tokens as a batch of short ones must not be held together with its pieces, nor
+// may what waits for a batch's end be held at all once it is much: the same rows, whatever the
+// room.
+TEST(Pack, RowsAreHandedOnOnceTheyAreFull) {
+  for (const char* strategy : {"wrapped", "bfd_split"}) {
+    int64_t num_taken = 0;
+    Packer packer(6, strategy, [&](const Example&) { ++num_taken; });
+    packer.add(row_of(1, 603));
+    EXPECT_EQ(num_taken, 100) << strategy;
+    packer.finish();
+    EXPECT_EQ(num_taken, 101) << strategy;
+  }
+}
+
+TEST(Pack, ManyTokensWaitOnDiskForTheSameResult) {
+  constexpr size_t kLength = 9000;  // 800 of them are more than what stays in memory
+  std::vector<Example> rows;
+  for (int32_t i = 0; i < 800; ++i) rows.push_back(row_of(i + 1, kLength - static_cast<size_t>(i)));
+  const std::vector<Example> packed = pack(rows, 2 * kLength - 799, "bfd");
+  // The longest first, each with the longest that fits beside it: the first takes the last.
+  ASSERT_EQ(packed.size(), 400u);
+  for (size_t i = 0; i < packed.size(); ++i) {
+    const auto first = static_cast<int32_t>(i + 1), last = static_cast<int32_t>(800 - i);
+    EXPECT_THAT(packed[i].lengths, ElementsAre(static_cast<int32_t>(kLength - i),
+                                               static_cast<int32_t>(kLength - 799 + i)));
+    EXPECT_EQ(packed[i].ids.front(), first);
+    EXPECT_EQ(packed[i].ids.back(), last);
+    EXPECT_EQ(packed[i].labels.back(), -last);
   }
 }
 

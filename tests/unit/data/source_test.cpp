@@ -150,6 +150,18 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("g.jsonl", " \n\n"), HasSubstr("g.jsonl: found no rows"));
   EXPECT_THAT(error_of("u.txt", "\xff\xfe"), HasSubstr("found utf-16"));
   EXPECT_THAT(error_of("u.jsonl", "\xfe\xff"), HasSubstr("iconv -f UTF-16"));
+  // Without a mark: as Windows writes it, and as networks do. Zeros alone, and texts with some, are
+  // none.
+  const auto padded = [](std::string_view text, bool is_little) {
+    std::string wide;
+    for (const char c : text) (is_little ? (wide += c) += '\0' : (wide += '\0') += c);
+    return wide;
+  };
+  EXPECT_THAT(error_of("w.jsonl", padded("{\"a\": \"b\"}\n", true)),
+              HasSubstr("w.jsonl: found utf-16 (by the zeros among its first bytes), expected "
+                        "utf-8; convert it: iconv -f UTF-16LE -t UTF-8"));
+  EXPECT_THAT(error_of("w.txt", padded("cat", false)), HasSubstr("iconv -f UTF-16BE"));
+  EXPECT_THAT(error_of("w.json", std::string(8, '\0')), HasSubstr("the control character 0x00"));
   EXPECT_THAT(error_of("h.json", "[]"), HasSubstr("h.json: found no rows"));
   EXPECT_THAT(error_of("i.jsonl", ""), HasSubstr("i.jsonl: found no rows"));
   EXPECT_THAT(error_of("j.csv", ""), HasSubstr("j.csv: found an empty file"));

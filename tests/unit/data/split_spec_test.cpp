@@ -3,14 +3,17 @@
 // packages).
 #include "strata/data/files/split_spec.h"
 
+#include <chrono>
 #include <cstdlib>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
 #include "strata/data/files/data_sets.h"
+#include "strata/data/files/folder_patterns.h"
 
 namespace strata::data {
 namespace {
@@ -35,6 +38,15 @@ TEST(SplitSpec, RangesAreTheReferences) {
   EXPECT_EQ(range_of("train[50%:]", 5), Range(2, 5));  // 2.5 to even
   EXPECT_EQ(range_of("train[-10%:]", 20), Range(18, 20));
   EXPECT_EQ(range_of("train[-100:]", 7), Range(0, 7));
+}
+
+// A folder of small files must not take time that grows with the square of their number.
+TEST(SplitSpec, ManyFilesAreSortedIntoSplitsAtOnce) {
+  std::vector<std::string> files;
+  for (int i = 0; i < 100'000; ++i) files.push_back(fmt::format("train/part-{:06}.jsonl", i));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(split_by_words(files).at("train"), files);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8));
 }
 
 TEST(SplitSpec, HasParts) {

@@ -286,6 +286,46 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
   EXPECT_EQ(made, 1);
 }
 
+// Whichever rank prepares: the one that has the terminal shows how far it is.
+TEST(TokenCache, WhoWaitsShowsHowFarTheOtherIs) {
+  const TemporaryFolder folder;
+  const auto is_there = [&](const char* name) { return std::filesystem::exists(folder / name); };
+  const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  const pid_t child = fork();
+  if (child == 0) {
+    SharedProgress progress({});
+    load_or_make_tokens(
+        folder.path(), "k",
+        [&](TokenWriter& writer) {
+          progress.tell(1234567, 0.25);
+          progress.tell(2000000, 0.5);  // too soon to be told
+          write_file_atomically(folder / "begun", "");
+          while (!is_there("seen")) nap();
+          return write_dataset(writer);
+        },
+        &progress);
+    _exit(0);
+  }
+  while (!is_there("begun")) nap();
+  std::vector<std::pair<int64_t, double>> shown;
+  SharedProgress progress([&](int64_t rows, double part) {
+    shown.emplace_back(rows, part);
+    write_file_atomically(folder / "seen", "");
+  });
+  const CachedTokens tokens = load_or_make_tokens(folder.path(), "k", write_dataset, &progress);
+  EXPECT_TRUE(tokens.was_cached);
+  ASSERT_FALSE(shown.empty());
+  EXPECT_THAT(shown, ::testing::Each(std::pair<int64_t, double>(1234567, 0.25)));
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  // The next one that makes the set begins without what this one told.
+  EXPECT_EQ(read_file(folder / "k.lock"), "1234567 0.2500");
+  std::filesystem::remove(folder / "k.tokens");
+  load_or_make_tokens(folder.path(), "k", write_dataset, &progress);
+  EXPECT_EQ(read_file(folder / "k.lock"), "");
+}
+
 TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
   const TemporaryFolder folder;
   const auto file = folder.put("a.jsonl", "{\"text\": \"x\"}\n").string();

@@ -89,6 +89,27 @@ TEST(Wait, IsToldBeforeItIsAHang) {
                 "other machines are not there; at 4 s"));
 }
 
+TEST(Wait, ALongerOneIsToldAgainAndShortOnesSeldom) {
+  WaitWords words;
+  auto now = std::chrono::steady_clock::now();
+  const auto is_told = [&](int64_t waited_seconds, int later_seconds) {
+    now += std::chrono::seconds(later_seconds);
+    return words.next({waits(0, 1000 * waited_seconds), computes(1)}, milliseconds(1'800'000), now)
+        .has_value();
+  };
+  EXPECT_FALSE(is_told(59, 0));
+  EXPECT_TRUE(is_told(61, 2));
+  EXPECT_FALSE(is_told(119, 58));
+  EXPECT_TRUE(is_told(121, 2));
+  EXPECT_FALSE(is_told(200, 79));
+  EXPECT_FALSE(is_told(100, 200));  // another wait, which is no news
+  EXPECT_TRUE(is_told(241, 141));   // until it lasts
+  EXPECT_FALSE(is_told(70, 300));
+  EXPECT_FALSE(is_told(70, 299));
+  EXPECT_TRUE(is_told(70, 1));  // ten minutes later
+  EXPECT_TRUE(is_told(121, 50));
+}
+
 TEST(WatchedRanks, APageTellsWhatItsRankDoes) {
   const WatchedRank watched(4);
   EXPECT_EQ(watched.read().process, 0);

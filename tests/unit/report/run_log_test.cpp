@@ -148,9 +148,12 @@ TEST_F(RunLogTest, AtTheEndRowsThatTheFileLacksAreToldOf) {
     log.settle();
     EXPECT_EQ(count("; 2 rows are missing in it"), 1) << said_;
   }
-  // There is room again: at the last moment all are written.
-  log.settle();
+  // There is room again, as after a result that was waited for.
+  log.catch_up();
   EXPECT_THAT(read_metrics(file_), SizeIs(2));
+  EXPECT_EQ(count("metrics.jsonl has the 2 rows now that were missing"), 1) << said_;
+  log.catch_up();
+  EXPECT_EQ(count("metrics.jsonl has"), 1) << said_;
 }
 
 TEST_F(RunLogTest, EventsEndWithoutTheRun) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <unordered_set>
 
 #include "strata/base/error.h"
 #include "strata/data/files/shard_names.h"
@@ -122,6 +123,7 @@ Splits splits_by_shards(const std::vector<std::string>& files) {
 std::vector<std::string> files_of(const std::vector<std::string_view>& words, bool by_folder,
                                   const std::vector<std::string>& files) {
   std::vector<std::string> found;
+  std::unordered_set<std::string_view> known;
   const std::span<const Around> rules = by_folder ? std::span<const Around>(kOfFolders) : kOfFiles;
   for (const std::string_view word : words) {
     for (const Around around : rules) {
@@ -129,7 +131,7 @@ std::vector<std::string> files_of(const std::vector<std::string_view>& words, bo
         const std::string_view path = file;
         const bool fits = by_folder ? has_word_in_folders(path, word, around)
                                     : has_word(path.substr(path.rfind('/') + 1), word, around);
-        if (fits && std::ranges::find(found, file) == found.end()) found.push_back(file);
+        if (fits && known.insert(file).second) found.push_back(file);
       }
     }
   }

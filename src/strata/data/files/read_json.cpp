@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/data/files/column_advice.h"
 #include "strata/data/files/row_collector.h"
 
@@ -103,7 +104,7 @@ class JsonReader {
   void add_line(std::string_view text, int64_t line) {
     Json fields;
     try {
-      fields = parse_json(text, rows_.file(), row_options(line));
+      fields = parse_json_exactly(text, rows_.file(), row_options(line));
     } catch (const FormatError& error) {
       const bool is_python = text.substr(text.find_first_not_of(kSpaces)).starts_with("{'");
       return rows_.refuse(
@@ -121,7 +122,7 @@ class JsonReader {
     const JsonOptions options = row_options(line);
     Json fields;
     try {
-      fields = parse_json(text.substr(begin, end - begin), rows_.file(), options);
+      fields = parse_json_exactly(text.substr(begin, end - begin), rows_.file(), options);
     } catch (const FormatError& plain) {
       return rows_.refuse(error_in_file(text, bytes, options, plain.what()) +
                           (number == 0 ? "" : fmt::format("; it is in row {}", number)));
@@ -141,8 +142,8 @@ class JsonReader {
     };
     const auto columns = static_cast<size_t>(std::ranges::count_if(before, is_first_byte));
     try {
-      parse_json(std::string(columns, ' ').append(text.substr(begin, end - begin)), rows_.file(),
-                 options);
+      parse_json_exactly(std::string(columns, ' ').append(text.substr(begin, end - begin)),
+                         rows_.file(), options);
     } catch (const FormatError& error) {
       return error.what();
     }

@@ -42,6 +42,17 @@ bool has_control_character(std::string_view text) {
   });
 }
 
+// UTF-16 without a byte order mark: what is ASCII has a zero on one side of every character.
+// Nothing: no such text.
+std::string_view zero_padded_encoding(std::string_view text) {
+  size_t zeros[2] = {0, 0};
+  for (size_t i = 0; i < text.size(); ++i) zeros[i % 2] += text[i] == '\0';
+  const size_t most = text.size() / 2;
+  if (most < 2 || 2 * std::max(zeros[0], zeros[1]) <= most) return {};
+  if (zeros[0] == 0) return "UTF-16LE";
+  return zeros[1] == 0 ? "UTF-16BE" : "";
+}
+
 void require_text(std::string_view text, const std::string& file) {
   constexpr size_t kLooked = 64;
   for (const auto& [begin, found, advice] : kOtherFiles) {
@@ -49,6 +60,13 @@ void require_text(std::string_view text, const std::string& file) {
     const bool is_ascii = static_cast<unsigned char>(begin[0]) < 0x80;
     if (is_ascii && !has_control_character(text.substr(0, kLooked))) continue;
     throw FormatError("{}: found {} (by its first bytes), expected utf-8; {}", file, found, advice);
+  }
+  if (const std::string_view encoding = zero_padded_encoding(text.substr(0, kLooked));
+      !encoding.empty()) {
+    throw FormatError(
+        "{}: found utf-16 (by the zeros among its first bytes), expected utf-8; convert it: iconv "
+        "-f {} -t UTF-8",
+        file, encoding);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "strata/data/rows/conversation_row.h"
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/data/rows/row_format.h"
 
 namespace strata::data {
@@ -42,9 +43,9 @@ Json template_variables(const Row& row) {
   Json extra = Json::object();
   // An empty text is what a column of texts has for none.
   if (const Json* tools = row.find("tools"); tools != nullptr && *tools != Json("")) {
-    extra["tools"] = tools->is_string()
-                         ? parse_json(tools->get_ref<const std::string&>(), row.where() + ": tools")
-                         : *tools;
+    extra["tools"] = tools->is_string() ? parse_json_exactly(tools->get_ref<const std::string&>(),
+                                                             row.where() + ": tools")
+                                        : *tools;
   }
   const Json* more = row.find("chat_template_kwargs");
   if (more == nullptr) return extra;

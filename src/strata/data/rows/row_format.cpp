@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/data/files/column_advice.h"
 #include "strata/data/rows/preference_row.h"
 
@@ -180,7 +181,7 @@ void use_tool_calls(Json& message) {
   if (content == message.end() || !content->is_string()) return;
   Json calls;
   try {
-    calls = parse_json(content->get_ref<const std::string&>(), "function_call");
+    calls = parse_json_exactly(content->get_ref<const std::string&>(), "function_call");
   } catch (const FormatError&) {
     return;
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 #include <span>
 #include <system_error>
@@ -218,8 +219,28 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
   return hash.text();
 }
 
+void SharedProgress::tell(int64_t rows, double part) {
+  if (show_) show_(rows, part);
+  const auto now = std::chrono::steady_clock::now();
+  if (lock_ == nullptr || now - told_at_ < std::chrono::milliseconds(100)) return;
+  told_at_ = now;
+  lock_->leave_note(fmt::format("{} {:.4f}", rows, part));
+}
+
+void SharedProgress::show_note(const std::string& note) const {
+  char* end = nullptr;
+  const int64_t rows = std::strtoll(note.c_str(), &end, 10);
+  if (show_ && rows > 0) show_(rows, std::clamp(std::strtod(end, nullptr), 0.0, 1.0));
+}
+
+void SharedProgress::set_lock(const FileLock* lock) {
+  lock_ = lock;
+  if (lock_ != nullptr) lock_->leave_note("");  // of who had it before
+}
+
 CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
-                                 const std::function<DatasetStats(TokenWriter&)>& make) {
+                                 const std::function<DatasetStats(TokenWriter&)>& make,
+                                 SharedProgress* progress) {
   const fs::path path = folder / (key + ".tokens");
   if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
   std::optional<FileLock> lock;
@@ -230,7 +251,11 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
     note = fmt::format("{}: {}", folder.string(), error.message());
   } else {
     try {
-      lock.emplace(folder / (key + ".lock"));
+      FileLock::WhileWaiting while_waiting;
+      if (progress != nullptr) {
+        while_waiting = [progress](const std::string& note) { progress->show_note(note); };
+      }
+      lock.emplace(folder / (key + ".lock"), while_waiting);
     } catch (const IoError& unlocked) {
       note = unlocked.what();
     }
@@ -240,7 +265,9 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
     if (auto store = find(path))
       return {.store = std::move(*store), .was_cached = true, .note = {}};
     remove_unfinished(path);
+    if (progress != nullptr) progress->set_lock(&*lock);
     note = keep_tokens(path, make);
+    if (progress != nullptr) progress->set_lock(nullptr);
     if (note.empty()) remove_old(folder);
     // It may be there although this process could not write it: another machine's.
     if (auto store = find(path))

@@ -3,12 +3,16 @@
 // tokenizes.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <ctime>
 #include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "strata/base/file_lock.h"
 #include "strata/data/files/content_hash.h"
 #include "strata/data/files/data_sets.h"
 #include "strata/data/prepare_options.h"
@@ -39,11 +43,33 @@ struct CachedTokens {
   std::string note;  // why the result was not kept; empty: it was
 };
 
+// How far a set is, as the process that makes it tells those that wait for it.
+class SharedProgress {
+ public:
+  // With the rows done and how much of all has been read, from 0 to 1.
+  using Show = std::function<void(int64_t rows, double part)>;
+
+  explicit SharedProgress(Show show) : show_(std::move(show)) {}
+
+  // Of the set that this process makes: shown here, and where others wait.
+  void tell(int64_t rows, double part);
+  // What the maker told.
+  void show_note(const std::string& note) const;
+  // Null: nobody waits.
+  void set_lock(const FileLock* lock);
+
+ private:
+  Show show_;
+  const FileLock* lock_ = nullptr;
+  std::chrono::steady_clock::time_point told_at_;
+};
+
 // The set of that key in `folder`, or what `make` writes, which is then kept; `make` returns the
 // statistics. One process at a time makes a set; others wait for it, and make it themselves only if
 // that one fails. A folder that cannot be written, or a full disk, costs only the keeping: the set
 // is then made in a scratch file. Sets that nobody used for 30 days are removed.
 CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
-                                 const std::function<DatasetStats(TokenWriter&)>& make);
+                                 const std::function<DatasetStats(TokenWriter&)>& make,
+                                 SharedProgress* progress = nullptr);
 
 }  // namespace strata::data

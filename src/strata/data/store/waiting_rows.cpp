@@ -1,23 +1,38 @@
 #include "strata/data/store/waiting_rows.h"
 
 #include <numeric>
+#include <utility>
 
 #include "strata/data/random.h"
 #include "strata/data/store/token_store.h"
 
 namespace strata::data {
 
-WaitingRows::WaitingRows() : file_(scratch_path()), writer_(file_) {}
-
 void WaitingRows::add(const ExampleView& row) {
-  writer_.add(row);
   ++count_;
+  if (writer_) return writer_->add(row);
+  few_.push_back({.ids = {row.ids.begin(), row.ids.end()},
+                  .labels = {row.labels.begin(), row.labels.end()},
+                  .lengths = {row.lengths.begin(), row.lengths.end()}});
+  few_bytes_ += sizeof(Example) + 2 * row.ids.size_bytes() + row.lengths.size_bytes();
+  if (few_bytes_ > kRoomBytes) spill();
+}
+
+void WaitingRows::spill() {
+  file_.emplace(scratch_path());
+  writer_.emplace(*file_);
+  for (const Example& row : std::exchange(few_, {})) writer_->add(row);
 }
 
 void WaitingRows::replay(const std::vector<int64_t>& order, const Preparation::Keep& take) {
-  writer_.finish({}, /*syncs=*/false);
-  const TokenStore rows = TokenStore::map(file_.path());
-  for (const int64_t i : order) take(rows[static_cast<size_t>(i)]);
+  if (writer_) {
+    writer_->finish({}, /*syncs=*/false);
+    const TokenStore rows = TokenStore::map(file_->path());
+    for (const int64_t i : order) take(rows[static_cast<size_t>(i)]);
+  } else {
+    for (const int64_t i : order) take(few_[static_cast<size_t>(i)]);
+  }
+  *this = {};
 }
 
 std::vector<int64_t> count_up(int64_t size) {

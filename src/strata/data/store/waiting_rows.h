@@ -1,8 +1,8 @@
-// Rows that wait on disk for all others, to be handed on in another order. Never tokenizes, never
-// packs.
+// Rows that wait for all others, to be handed on in another order. Never tokenizes, never packs.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "strata/base/scratch_file.h"
@@ -12,19 +12,24 @@
 
 namespace strata::data {
 
+// Memory: few rows; more of them wait on disk.
 class WaitingRows {
  public:
-  WaitingRows();
-
   void add(const ExampleView& row);
   int64_t count() const { return count_; }
-  // Hands on the rows with the numbers of `order`, from 0 in the order of add(). To be called once.
+  // Hands on the rows with the numbers of `order`, from 0 in the order of add(), and forgets all.
   void replay(const std::vector<int64_t>& order, const Preparation::Keep& take);
 
  private:
-  ScratchFile file_;
-  TokenWriter writer_;
+  static constexpr size_t kRoomBytes = size_t{1} << 24;
+
+  void spill();
+
   int64_t count_ = 0;
+  std::vector<Example> few_;
+  size_t few_bytes_ = 0;
+  std::optional<ScratchFile> file_;
+  std::optional<TokenWriter> writer_;
 };
 
 // 0, 1, ..., size - 1.

@@ -67,6 +67,7 @@ Value Interpreter::eval_unary(const Expr& expr, Scope& scope) {
     throw Fault("bad operand type for unary " + expr.name + ": '" + value.type_name() + "'");
   }
   if (value.is_float()) return expr.name == "-" ? -value.number() : value.number();
+  if (value.is_big() && expr.name == "+") return value;
   return binary_operation(expr.name, 0, value, budget_);
 }
 

@@ -21,7 +21,7 @@ constexpr std::pair<std::string_view, std::string_view> kRefused[] = {
 // select, reject, selectattr, rejectattr: items whose test (default: truth) is `wanted`. Of a value
 // that counts as false (none, 0) there are none, as in Jinja, whose generator looks no further.
 Value select_filter(Arguments& a, bool has_attribute, bool wanted) {
-  if (!is_true(subject(a))) return Value::list({});
+  if (!is_true(subject(a))) return Value::generator({});
   const size_t test_at = has_attribute ? 2 : 1;
   if (has_attribute && a.positional.size() < 2) throw Fault("missing parameter for attribute name");
   Function test = nullptr;
@@ -45,11 +45,11 @@ Value select_filter(Arguments& a, bool has_attribute, bool wanted) {
     }
     if (holds == wanted) out.push_back(std::move(item));
   }
-  return Value::list(std::move(out));
+  return Value::generator(std::move(out));
 }
 
 Value map_filter(Arguments& a) {
-  if (!is_true(subject(a))) return Value::list({});
+  if (!is_true(subject(a))) return Value::generator({});
   Items out;
   const bool by_attribute = a.positional.size() == 1;
   Function filter = nullptr;
@@ -73,7 +73,7 @@ Value map_filter(Arguments& a) {
     out.push_back(filter(arguments));
   }
   --a.budget.filter_depth;
-  return Value::list(std::move(out));
+  return Value::generator(std::move(out));
 }
 
 Value default_filter(Arguments& a) {
@@ -83,10 +83,11 @@ Value default_filter(Arguments& a) {
 }
 
 Value items_filter(Arguments& a) {
-  if (subject(a).is_undefined()) return Value::list({});
+  if (subject(a).is_undefined()) return Value::generator({});
   if (!subject(a).is_dict()) throw Fault("can only get item pairs from a mapping");
   Arguments none{{}, {}, a.budget};
-  return find_method(subject(a), "items").as_callable().call(none);
+  return Value::generator(
+      iterate(find_method(subject(a), "items").as_callable().call(none), a.budget));
 }
 
 Value tojson_filter(Arguments& a) {

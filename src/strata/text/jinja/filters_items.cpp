@@ -72,7 +72,7 @@ Value unique_filter(Arguments& a) {
     seen.push_back(std::move(key));
     out.push_back(std::move(item));
   }
-  return Value::list(std::move(out));
+  return Value::generator(std::move(out));
 }
 
 Value extreme_filter(Arguments& a, int sign) {
@@ -113,11 +113,18 @@ Value join_filter(Arguments& a) {
 }
 
 Value first_filter(Arguments& a) {
+  if (subject(a).is_generator()) {  // it keeps the others
+    Generator& from = subject(a).as_generator();
+    if (from.num_taken < from.items.size()) return from.items[from.num_taken++];
+  }
   const Items items = iterate(subject(a), a.budget);
   return items.empty() ? Value::undefined("no first item, sequence was empty") : items.front();
 }
 
 Value last_filter(Arguments& a) {
+  if (subject(a).is_generator()) {
+    throw Fault("'generator' object is not reversible; write | list before it");
+  }
   const Items items = iterate(subject(a), a.budget);
   return items.empty() ? Value::undefined("no last item, sequence was empty") : items.back();
 }
@@ -126,7 +133,9 @@ Value reverse_filter(Arguments& a) {
   if (!subject(a).is_string()) {
     Items items = iterate(subject(a), a.budget);
     std::reverse(items.begin(), items.end());
-    return Value::list(std::move(items));
+    // Jinja makes a list of what has no last item to begin with.
+    return subject(a).is_generator() ? Value::list(std::move(items))
+                                     : Value::generator(std::move(items));
   }
   return get_slice(subject(a), Value(), Value(), -1);
 }
@@ -146,7 +155,7 @@ Value batch_filter(Arguments& a) {
     while (!fill.is_none() && static_cast<int64_t>(row.size()) < size) row.push_back(fill);
     out.push_back(Value::list(std::move(row)));
   }
-  return Value::list(std::move(out));
+  return Value::generator(std::move(out));
 }
 
 Value slice_filter(Arguments& a) {
@@ -166,7 +175,7 @@ Value slice_filter(Arguments& a) {
     out.push_back(Value::list(std::move(slice)));
     next = end;
   }
-  return Value::list(std::move(out));
+  return Value::generator(std::move(out));
 }
 
 Value groupby_filter(Arguments& a) {

@@ -53,6 +53,7 @@ std::optional<int64_t> read_integer(std::string_view text, int64_t base) {
 Value int_filter(Arguments& a) {
   const Value& value = subject(a);
   if (value.is_integral()) return value.integer();
+  if (value.is_big()) return value;
   if (value.is_string()) {
     const std::string text = strip_text(value.text(), nullptr, true, true);
     if (const auto number = read_integer(text, a.get_int(2, "base", 10))) return *number;
@@ -91,6 +92,10 @@ Value round_filter(Arguments& a) {
   if (subject(a).is_integral() && method == "common") {
     return round_integer(subject(a).integer(), precision);
   }
+  if (subject(a).is_big() && method == "common") {
+    if (precision < 0) throw Fault("found an integer beyond 64 bits");
+    return subject(a);
+  }
   const double value = subject(a).number();
   const double scale = std::pow(10.0, static_cast<double>(precision));
   if (method == "ceil") return std::ceil(value * scale) / scale;
@@ -106,6 +111,10 @@ Value abs_filter(Arguments& a) {
   if (!subject(a).is_number())
     throw Fault(std::string("expected a number, not ") + subject(a).type_name());
   if (subject(a).is_float()) return std::abs(subject(a).number());
+  if (subject(a).is_big()) {
+    const std::string& digits = subject(a).big_digits();
+    return Value::big(digits.substr(digits.starts_with('-') ? 1 : 0));
+  }
   return subject(a).integer() < 0 ? binary_operation("-", 0, subject(a), a.budget)
                                   : subject(a).integer();
 }

@@ -65,7 +65,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-Value escape_filter(Arguments& a) { return escaped(subject_text(a)); }
+Value escape_filter(Arguments& a) { return Value::marked(escaped(subject_text(a))); }
 
 // As Jinja has it, not str.title(): words begin behind white space, hyphens and opening brackets.
 Value title_filter(Arguments& a) {
@@ -193,6 +193,7 @@ Value xmlattr_filter(Arguments& a) {
 
 const FilterTable& text_filters() {
   const Function same_text = [](Arguments& a) -> Value { return subject_text(a); };
+  const Function safe = [](Arguments& a) { return Value::marked(subject_text(a)); };
   static const FilterTable table = {
       {"capitalize", [](Arguments& a) -> Value { return capitalize_text(subject_text(a)); }},
       {"center", center_filter},
@@ -203,7 +204,7 @@ const FilterTable& text_filters() {
       {"indent", indent_filter},
       {"lower", [](Arguments& a) -> Value { return lower_text(subject_text(a)); }},
       {"replace", replace_filter},
-      {"safe", same_text},
+      {"safe", safe},
       {"string", same_text},
       {"title", title_filter},
       {"trim", trim_filter},

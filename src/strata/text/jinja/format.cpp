@@ -65,10 +65,17 @@ class ReprWriter {
       out += v.integer() ? "True" : "False";
     } else if (v.is_int()) {
       out += std::to_string(v.integer());
+    } else if (v.is_big()) {
+      out += v.big_digits();
     } else if (v.is_float()) {
       out += python_float_repr(v.number());
     } else if (v.is_undefined()) {
       out += "Undefined";
+    } else if (v.is_generator()) {
+      // Python prints where in memory it is.
+      throw Fault(
+          "found what map, select, reverse or the like gave printed as a whole, expected its "
+          "items; write | list behind that filter");
     } else {
       out += std::string("<") + v.type_name() + " " + v.as_callable().name + ">";
     }
@@ -115,6 +122,8 @@ class JsonWriter {
       out += v.integer() ? "true" : "false";
     } else if (v.is_int()) {
       out += std::to_string(v.integer());
+    } else if (v.is_big()) {
+      out += v.big_digits();
     } else if (v.is_float()) {
       write_float(v.number());
     } else if (v.is_string()) {

@@ -279,6 +279,7 @@ class PercentFormatter {
 
   static Value integer_of(const Value& value, char kind, bool is_decimal) {
     if (value.is_integral()) return value.integer();
+    if (value.is_big()) throw Fault("found an integer beyond 64 bits");
     if (!value.is_float() || !is_decimal) {
       throw Fault(std::string("%") + kind +
                   " format: " + (is_decimal ? "a real number" : "an integer") +

@@ -292,6 +292,7 @@ std::string format_value(const Value& value, std::string_view spec_text, Budget&
   if (spec.type == 'n' && spec.grouping != '\0') {
     throw Fault(std::string("Cannot specify '") + spec.grouping + "' with 'n'.");
   }
+  if (value.is_big() && !is_float) throw Fault("found an integer beyond 64 bits");
   return is_float || value.is_float() ? format_float(value.number(), spec, reader.is_zero_padded())
                                       : format_integer(value, spec, reader.is_zero_padded());
 }

@@ -312,7 +312,7 @@ void Interpreter::assign(const Expr& target, Value value, Scope& scope) {
       throw Fault("a namespace cannot store the underscore-prefixed attribute '" + target.name +
                   "'");
     }
-    if (value.is_dict() || value.is_list() || value.is_callable()) {
+    if (value.is_dict() || value.is_list() || value.is_generator() || value.is_callable()) {
       namespaces_.push_back(object->shared_dict());
     }
     return object->as_dict().set(target.name, std::move(value));

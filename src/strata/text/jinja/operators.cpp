@@ -69,6 +69,16 @@ Value float_operation(const std::string& op, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
+// Jinja escapes what is joined to a text that `safe` or `escape` gave, which no template for a
+// model wants.
+void refuse_to_escape(const Value& marked, const Value& other) {
+  if (!marked.is_marked() || other.is_marked() || !other.is_string()) return;
+  if (other.text().find_first_of("&<>'\"") == std::string::npos) return;
+  throw Fault(
+      "found a text beside what safe or escape gave, in which Jinja writes <, >, & and quotes as "
+      "&lt; and the like, expected plain texts; leave that filter away");
+}
+
 Value repeat(const Value& sequence, int64_t times) {
   if (times < 0) times = 0;
   if (sequence.is_string()) {
@@ -95,9 +105,13 @@ Value repeat(const Value& sequence, int64_t times) {
 
 Value binary_operation(const std::string& op, const Value& a, const Value& b, Budget& budget) {
   if (a.is_undefined()) throw Fault(*a.as_undefined().why);
+  if (op == "+" || op == "%") refuse_to_escape(a, b);
+  if (op == "+") refuse_to_escape(b, a);
   if (op == "%" && a.is_string()) return format_percent(a.text(), b, budget);
   if (b.is_undefined()) throw Fault(*b.as_undefined().why);
   if (a.is_integral() && b.is_integral()) return integer_operation(op, a.integer(), b.integer());
+  const bool has_big = a.is_big() || b.is_big(), has_float = a.is_float() || b.is_float();
+  if (has_big && !has_float && op != "/" && a.is_number() && b.is_number()) throw_overflow();
   if (a.is_number() && b.is_number()) return float_operation(op, a.number(), b.number());
   if (op == "+" && a.is_string() && b.is_string()) {
     Budget::check_text(a.text().size() + b.text().size());

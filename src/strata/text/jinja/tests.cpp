@@ -60,7 +60,8 @@ const std::unordered_map<std::string_view, Function>& tests() {
         {"true", [](Arguments& a) -> Value { return subject(a).is_bool() && is_true(subject(a)); }},
         {"false",
          [](Arguments& a) -> Value { return subject(a).is_bool() && !is_true(subject(a)); }},
-        {"integer", [](Arguments& a) -> Value { return subject(a).is_int(); }},
+        {"integer",
+         [](Arguments& a) -> Value { return subject(a).is_int() || subject(a).is_big(); }},
         {"float", [](Arguments& a) -> Value { return subject(a).is_float(); }},
         {"number", [](Arguments& a) -> Value { return subject(a).is_number(); }},
         {"string", [](Arguments& a) -> Value { return subject(a).is_string(); }},
@@ -69,7 +70,10 @@ const std::unordered_map<std::string_view, Function>& tests() {
            return subject(a).is_dict() && !subject(a).as_dict().is_namespace;
          }},
         {"sequence", is_sequence},
-        {"iterable", is_sequence},
+        {"iterable",
+         [](Arguments& a) -> Value {
+           return subject(a).is_generator() || is_true(is_sequence(a));
+         }},
         {"callable",
          [](Arguments& a) -> Value {
            return subject(a).is_callable() || subject(a).is_undefined();

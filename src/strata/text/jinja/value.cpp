@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
+#include <fmt/format.h>
+
+#include "strata/base/exact_json.h"
 #include "strata/text/utf8.h"
 
 namespace strata::text::jinja {
@@ -11,6 +15,11 @@ namespace strata::text::jinja {
 Value Value::list(Items items, bool is_tuple) {
   Budget::check_items(items.size());
   return Value(std::make_shared<const List>(List{std::move(items), is_tuple}));
+}
+
+Value Value::generator(Items items) {
+  Budget::check_items(items.size());
+  return Value(std::make_shared<Generator>(Generator{.items = std::move(items)}));
 }
 
 Value Value::undefined(std::string why) {
@@ -25,8 +34,8 @@ Value Value::from_json(const Json& json, int depth) {
     case Json::value_t::number_integer:
       return json.get<int64_t>();
     case Json::value_t::number_unsigned:
-      if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return json.get<double>();
-      return json.get<int64_t>();
+      if (json.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX)) return json.get<int64_t>();
+      return big(std::to_string(json.get<uint64_t>()));
     case Json::value_t::number_float:
       return json.get<double>();
     case Json::value_t::string:
@@ -45,8 +54,19 @@ Value Value::from_json(const Json& json, int depth) {
       return Value(std::move(dict));
     }
     default:
+      if (const auto digits = big_integer(json)) return big(std::string(*digits));
       return {};
   }
+}
+
+Value Value::marked(std::string text) {
+  Value value(std::move(text));
+  value.is_marked_ = true;
+  return value;
+}
+
+Value Value::big(std::string digits) {
+  return Value(BigInteger{std::make_shared<const std::string>(std::move(digits))});
 }
 
 void Value::take_apart() noexcept {
@@ -78,6 +98,7 @@ int64_t Value::integer() const {
 }
 
 double Value::number() const {
+  if (is_big()) return std::strtod(big_digits().c_str(), nullptr);
   return is_float() ? std::get<double>(data_) : static_cast<double>(integer());
 }
 
@@ -85,11 +106,12 @@ const char* Value::type_name() const {
   if (is_undefined()) return "Undefined";
   if (is_none()) return "NoneType";
   if (is_bool()) return "bool";
-  if (is_int()) return "int";
+  if (is_int() || is_big()) return "int";
   if (is_float()) return "float";
   if (is_string()) return "str";
   if (is_list()) return as_list().is_tuple ? "tuple" : "list";
   if (is_dict()) return as_dict().is_namespace ? "Namespace" : "dict";
+  if (is_generator()) return "generator";
   return as_callable().type_name;
 }
 
@@ -130,6 +152,34 @@ void Dict::set(Value key, Value value) {
   entries.emplace_back(std::move(key), std::move(value));
 }
 
+namespace {
+
+// Whether the numbers are told apart by all their digits: a double has no place for those of an
+// integer beyond 64 bits.
+bool differ_by_digits(const Value& a, const Value& b) {
+  const auto has_digits = [](const Value& value) {
+    return value.is_big() || value.is_integral() ||
+           (value.is_float() && std::isfinite(value.number()));
+  };
+  return (a.is_big() && has_digits(b)) || (b.is_big() && has_digits(a));
+}
+
+int compare_digits(const Value& a, const Value& b) {
+  const auto digits_of = [](const Value& value) {
+    if (value.is_big()) return value.big_digits();
+    // What a fraction loses here, none of the integers that it is compared with can tell.
+    if (value.is_float()) return fmt::format("{:.0f}", std::trunc(value.number()));
+    return std::to_string(value.integer());
+  };
+  const std::string x = digits_of(a), y = digits_of(b);
+  const bool is_negative = x[0] == '-';
+  if (is_negative != (y[0] == '-')) return is_negative ? -1 : 1;
+  const int order = x.size() != y.size() ? (x.size() < y.size() ? -1 : 1) : x.compare(y);
+  return is_negative ? -order : order;
+}
+
+}  // namespace
+
 bool is_true(const Value& v) {
   if (v.is_undefined() || v.is_none()) return false;
   if (v.is_number()) return v.number() != 0;
@@ -143,6 +193,7 @@ bool equals(const Value& a, const Value& b, Budget& budget, int depth) {
   budget.spend();
   if (depth > Budget::kMaxDepth) throw Fault("comparison is nested too deeply");
   if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
+  if (differ_by_digits(a, b)) return compare_digits(a, b) == 0;
   if (a.is_number() && b.is_number()) return a.number() == b.number();
   if (a.is_string() && b.is_string()) return a.text() == b.text();
   if (a.is_list() && b.is_list()) {
@@ -165,6 +216,7 @@ bool equals(const Value& a, const Value& b, Budget& budget, int depth) {
     return true;
   }
   if (a.is_callable() && b.is_callable()) return &a.as_callable() == &b.as_callable();
+  if (a.is_generator() && b.is_generator()) return &a.as_generator() == &b.as_generator();
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
 
@@ -173,6 +225,7 @@ int compare(const Value& a, const Value& b, Budget& budget, int depth) {
   if (depth > Budget::kMaxDepth) throw Fault("comparison is nested too deeply");
   const auto order = [](auto x, auto y) { return x < y ? -1 : x > y ? 1 : 0; };
   if (a.is_integral() && b.is_integral()) return order(a.integer(), b.integer());
+  if (differ_by_digits(a, b)) return compare_digits(a, b);
   if (a.is_number() && b.is_number()) return order(a.number(), b.number());
   if (a.is_string() && b.is_string()) return order(a.text().compare(b.text()), 0);
   if (a.is_list() && b.is_list() && a.as_list().is_tuple == b.as_list().is_tuple) {
@@ -210,6 +263,13 @@ bool contains(const Value& container, const Value& item, Budget& budget) {
     return false;
   }
   if (container.is_undefined()) return false;
+  if (container.is_generator()) {
+    Generator& generator = container.as_generator();
+    while (generator.num_taken < generator.items.size()) {
+      if (equals(generator.items[generator.num_taken++], item, budget)) return true;
+    }
+    return false;
+  }
   throw Fault(std::string("argument of type '") + container.type_name() + "' is not iterable");
 }
 
@@ -222,6 +282,11 @@ Items iterate(const Value& value, Budget& budget) {
   } else if (value.is_string()) {
     Budget::check_items(value.text().size() / 4);
     for (const std::string_view c : split_chars(value.text())) items.emplace_back(c);
+  } else if (value.is_generator()) {
+    Generator& generator = value.as_generator();
+    items.assign(generator.items.begin() + static_cast<std::ptrdiff_t>(generator.num_taken),
+                 generator.items.end());
+    generator.num_taken = generator.items.size();
   } else if (!value.is_undefined()) {
     throw Fault(std::string("'") + value.type_name() + "' object is not iterable");
   }
@@ -234,7 +299,8 @@ int64_t length_of(const Value& value) {
   if (value.is_list()) return static_cast<int64_t>(value.as_list().items.size());
   if (value.is_dict()) return static_cast<int64_t>(value.as_dict().entries.size());
   if (value.is_undefined()) return 0;
-  throw Fault(std::string("object of type '") + value.type_name() + "' has no len()");
+  throw Fault(std::string("object of type '") + value.type_name() + "' has no len()" +
+              (value.is_generator() ? "; write | list before it" : ""));
 }
 
 size_t count_chars(std::string_view text) {

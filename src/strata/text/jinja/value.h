@@ -52,10 +52,22 @@ struct Undefined {
 };
 struct None {};
 
+// Beyond 64 bits: printed, compared and turned into a float; no other arithmetic reaches it.
+struct BigInteger {
+  std::shared_ptr<const std::string> digits;  // a sign, no leading zero
+};
+
 struct List {
   Items items;
   bool is_tuple = false;
   bool is_group = false;  // a pair of groupby: .grouper and .list
+};
+
+// What filters such as map and select give: items that are handed out once. It counts as true even
+// without any, has no length and no element by number.
+struct Generator {
+  Items items;
+  size_t num_taken = 0;
 };
 
 // Keeps the order of insertion. Keys are None, bool, int, float or str.
@@ -85,11 +97,13 @@ class Value {
   Value(int v) : data_(static_cast<int64_t>(v)) {}
   Value(size_t v) : data_(static_cast<int64_t>(v)) {}
   Value(double v) : data_(v) {}
+  Value(BigInteger v) : data_(std::move(v)) {}
   Value(std::string v) : data_(std::make_shared<const std::string>(std::move(v))) {}
   Value(std::string_view v) : Value(std::string(v)) {}
   Value(const char* v) : Value(std::string(v)) {}
   Value(std::shared_ptr<const List> v) : data_(std::move(v)) {}
   Value(std::shared_ptr<Dict> v) : data_(std::move(v)) {}
+  Value(std::shared_ptr<Generator> v) : data_(std::move(v)) {}
   Value(std::shared_ptr<const Callable> v) : data_(std::move(v)) {}
   Value(const Value&) = default;
   Value(Value&&) noexcept = default;
@@ -99,19 +113,26 @@ class Value {
     if (data_.index() >= kFirstNesting) take_apart();
   }
   static Value list(Items items, bool is_tuple = false);
+  static Value generator(Items items);
   static Value undefined(std::string why);
   static Value from_json(const Json& json, int depth = 0);
+  static Value big(std::string digits);
+  // A text that `safe` or `escape` gave.
+  static Value marked(std::string text);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
   bool is_none() const { return std::holds_alternative<None>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_int() const { return std::holds_alternative<int64_t>(data_); }
+  bool is_big() const { return std::holds_alternative<BigInteger>(data_); }
   bool is_float() const { return std::holds_alternative<double>(data_); }
-  bool is_number() const { return is_bool() || is_int() || is_float(); }
+  bool is_number() const { return is_bool() || is_int() || is_float() || is_big(); }
   bool is_integral() const { return is_bool() || is_int(); }
   bool is_string() const { return std::holds_alternative<Text>(data_); }
+  bool is_marked() const { return is_marked_; }
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<Dict>>(data_); }
+  bool is_generator() const { return std::holds_alternative<std::shared_ptr<Generator>>(data_); }
   bool is_callable() const {
     return std::holds_alternative<std::shared_ptr<const Callable>>(data_);
   }
@@ -122,19 +143,21 @@ class Value {
   const std::shared_ptr<Dict>& shared_dict() const {
     return std::get<std::shared_ptr<Dict>>(data_);
   }
+  Generator& as_generator() const { return *std::get<std::shared_ptr<Generator>>(data_); }
   const Callable& as_callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
   const Undefined& as_undefined() const { return std::get<Undefined>(data_); }
   int64_t integer() const;  // of a bool or int
-  double number() const;    // of a bool, int or float
+  double number() const;    // of any number
+  const std::string& big_digits() const { return *std::get<BigInteger>(data_).digits; }
 
   const char* type_name() const;  // Python's: "str", "dict", ...
 
  private:
-  using Data =
-      std::variant<Undefined, None, bool, int64_t, double, Text, std::shared_ptr<const List>,
-                   std::shared_ptr<Dict>, std::shared_ptr<const Callable>>;
+  using Data = std::variant<Undefined, None, bool, int64_t, double, BigInteger, Text,
+                            std::shared_ptr<const List>, std::shared_ptr<Dict>,
+                            std::shared_ptr<Generator>, std::shared_ptr<const Callable>>;
   // From this kind on they hold other values.
-  static constexpr size_t kFirstNesting = 6;
+  static constexpr size_t kFirstNesting = 7;
   static_assert(
       std::is_same_v<std::variant_alternative_t<kFirstNesting, Data>, std::shared_ptr<const List>>);
   // Destroys what nobody else holds, and what that alone held, one after another: a template may
@@ -142,6 +165,7 @@ class Value {
   void take_apart() noexcept;
 
   Data data_;
+  bool is_marked_ = false;
 };
 
 // What a filter, test, method, function or macro is called with.
@@ -166,7 +190,8 @@ bool equals(const Value& a, const Value& b, Budget& budget, int depth = 0);
 // Negative, 0 or positive; Fault for types that have no order.
 int compare(const Value& a, const Value& b, Budget& budget, int depth = 0);
 bool contains(const Value& container, const Value& item, Budget& budget);
-// The items that a for loop sees: of a list, the keys of a dict, the characters of a text.
+// The items that a for loop sees: of a list, the keys of a dict, the characters of a text, what is
+// left of a generator.
 Items iterate(const Value& value, Budget& budget);
 // len(); Fault for values without one.
 int64_t length_of(const Value& value);

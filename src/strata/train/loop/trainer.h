@@ -75,6 +75,9 @@ class Trainer {
   uint64_t rehearse_save() { return saver_.rehearse(moment()); }
   // Writes a line above the progress bar (rank 0).
   void say(const std::string& line) { log_.say(line); }
+  // Once the result is there, which may have waited for room: so may rows of metrics.jsonl (rank
+  // 0).
+  void catch_up_log() { log_.catch_up(); }
 
   // Told after every step, before it is logged, of what this rank sent of parameters and gradients
   // during it. One at a time.
