@@ -80,7 +80,7 @@ template <typename Visit>
 void for_rows_back(Element type, const GatedGradients& views, int64_t rows, int64_t n,
                    const Visit& visit) {
   at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(type == Element::kFloat ? 0 : 3 * n);
+    std::vector<float> scratch(3 * n);
     float* s = scratch.data();
     for (int64_t r = begin; r < end; ++r) {
       void* dgate_row = row_of(type, views.dgate, r);
@@ -105,7 +105,7 @@ void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixVi
   const int64_t n = columns;
   const auto gate_row = kind == GateKind::kSilu ? swiglu_row : geglu_row;
   at::parallel_for(0, rows, kGrain, [&](int64_t begin, int64_t end) {
-    std::vector<float> scratch(type == Element::kFloat ? 0 : 3 * n);
+    std::vector<float> scratch(3 * n);
     float* s = scratch.data();
     for (int64_t r = begin; r < end; ++r) {
       float* out = begin_row(type, row_of(type, y, r), s + 2 * n);

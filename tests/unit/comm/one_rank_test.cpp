@@ -60,5 +60,12 @@ TEST(OneRank, GetsBackWhatItGives) {
   }
 }
 
+// Oracle: UndefinedBehaviorSanitizer (tools/run_sanitized): a place in no memory has no address.
+TEST(OneRank, HasNothingToCopyBetweenTensorsOfAPlan) {
+  const at::Tensor slot = at::empty({4}, at::kMeta);
+  const auto group = make_single_group();
+  group->all_gather(slot.slice(0, 2), slot.slice(0, 0, 2))->wait();
+}
+
 }  // namespace
 }  // namespace strata::comm
