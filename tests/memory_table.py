@@ -90,6 +90,7 @@ TABLE = [
     (2, "SHARD_GRAD_OP", accumulation(2)),
     (2, "SHARD_GRAD_OP", dict(LORA, fsdp_reduce_dtype="bfloat16", **WHOLE)),
     (2, "NO_SHARD", {}),
+    (2, "NO_SHARD", dict(bf16=True)),  # what was converted stays
     (2, "ZERO1", accumulation(3)),
     (2, "ZERO2", dict(bf16=True, **accumulation(2))),
     (3, "FULL_SHARD", dict(packing=False, max_length=200)),

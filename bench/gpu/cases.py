@@ -29,6 +29,7 @@ class Case:
     wanted_ratio: float = 0   # times the reference
     wanted_share: float = 0   # of the matrix rate, by operations_a_token()
     checkpointing: bool = True
+    flags: tuple = ()        # of Strata alone
 
     @property
     def model_config(self):
@@ -44,7 +45,8 @@ CASES = {
     "qwen-3-8b-lora": Case(QWEN_3_8B, wanted_tokens=10_000, wanted_ratio=1.5),
     "llama-3-8b-qlora": Case(LLAMA_3_8B, quantised=True, wanted_tokens=9_500),
     # Its activations fit: what recomputation would cost is no part of what is asked for.
-    "llama-1b-full": Case(LLAMA_1B, lora=False, rows=8, rows_of_80gb=4, wanted_share=0.55, checkpointing=False),
+    "llama-1b-full": Case(LLAMA_1B, lora=False, rows=8, rows_of_80gb=4, wanted_share=0.55, checkpointing=False,
+                          flags=("--fsdp_sharding_strategy", "NO_SHARD")),
 }
 
 

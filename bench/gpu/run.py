@@ -75,7 +75,7 @@ def flags_of(case, folder, output, rows):
     if case.quantised:
         flags += ["--load_in_4bit", "true", "--bnb_4bit_quant_type", "nf4", "--bnb_4bit_use_double_quant", "true",
                   "--bnb_4bit_compute_dtype", "bfloat16"]
-    return [str(word) for word in flags]
+    return [str(word) for word in (*flags, *case.flags)]
 
 
 def peak_mb(row):

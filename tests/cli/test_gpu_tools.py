@@ -25,6 +25,7 @@ import gpu_check
 import gpu_speed_steps
 import gpu_test_steps
 import gpu_tiny_runs
+import predict
 import run as gpu_bench
 
 
@@ -35,6 +36,14 @@ def test_check_gpu_says_that_there_is_none(tmp_path):
     assert run.returncode == 3
     assert "found no NVIDIA GPU" in run.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["llama-1b-full", "llama-3-8b-lora", "qwen-3-8b-lora"])
+def test_a_prediction_counts_the_operations_that_the_share_is_of(name):
+    case, chip = cases.CASES[name], predict.Chip()
+    count = predict.Step(case, 4, chip, predict.Engine()).run()
+    operations = count.seconds["products"] * chip.products * chip.reached
+    assert operations == pytest.approx(4 * case.length * cases.operations_a_token(case))
 
 
 def test_check_gpu_names_an_unknown_step():

@@ -28,6 +28,9 @@ CASES = {
     "pissa_dora_adafactor": (2, dict(LORA, init_lora_weights="pissa", use_dora=True, bias="all",
                                      optim="adafactor"), 20),
     "two_replicas": (2, dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2), 29),
+    "copies_kept": (2, dict(sharding_strategy="NO_SHARD", bf16=True, gradient_accumulation_steps=2,
+                            eval_strategy="steps", eval_steps=4), 28),
+    "sharded_copies_kept": (2, dict(zero_stage=2, bf16=True, optim="adamw_8bit"), 28),
     # The first loss scale overflows, so steps are skipped; afterwards it grows every other step.
     "fp16_scale": (2, dict(fp16=True, bf16=None, reduce_dtype="fp16", fp16_initial_scale=2**20,
                            fp16_scale_window=2, warmup_steps=2), 28),

@@ -149,7 +149,10 @@ def test_the_checkpoint_that_a_run_began_with_is_returned_to(surprising, tmp_pat
     dict(sharding_strategy="FULL_SHARD"),
     dict(sharding_strategy="NO_SHARD", gradient_accumulation_steps=2),
     dict(zero_stage=1, optim="adamw_8bit"),
-], ids=["full", "none_accumulating", "zero1_8bit"])
+    # Updates write the values that layers compute with.
+    dict(zero_stage=1, optim="adamw_8bit", bf16=True),
+    dict(sharding_strategy="NO_SHARD", bf16=True),
+], ids=["full", "none_accumulating", "zero1_8bit", "zero1_8bit_copies", "none_copies"])
 def test_weights_that_are_bad_go_back_to_the_last_good_ones(inputs, tmp_path, settings):
     # What is trained on is known by the batch, so weights of step 2 that go on at step 10 are the
     # same run as weights of step 2 that come back after step 10.

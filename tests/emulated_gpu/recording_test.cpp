@@ -47,10 +47,15 @@ using RecordingDeathTest = Recording;
 TEST_F(RecordingDeathTest, OurKernelsWrite) {
   const int64_t n = 100;
   const at::Tensor x = zeros(n), grad = zeros(n), mean = zeros(n), square = zeros(n);
-  strata::ops::cuda::adamw(x.mutable_data_ptr<float>(), grad.const_data_ptr<float>(),
-                           mean.mutable_data_ptr<float>(), square.mutable_data_ptr<float>(), n, {},
-                           first.stream());
-  for (const at::Tensor& written : {x, mean, square}) {
+  const at::Tensor copy = zeros(n, at::kBFloat16);
+  strata::ops::cuda::adamw({.param = x.mutable_data_ptr<float>(),
+                            .grad = grad.const_data_ptr<float>(),
+                            .exp_avg = mean.mutable_data_ptr<float>(),
+                            .exp_avg_sq = square.mutable_data_ptr<float>(),
+                            .n = n,
+                            .copy = {.data = copy.mutable_data_ptr()}},
+                           {}, first.stream());
+  for (const at::Tensor& written : {x, mean, square, copy}) {
     EXPECT_DEATH(on(second, [&] { return written.add(1); }),
                  "aten::add.Tensor .* reads .* which adamw .* writes, and nothing");
     // The last element, which is no part of a store of 16 bytes.

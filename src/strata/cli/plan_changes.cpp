@@ -73,9 +73,9 @@ std::vector<PlanChange> hold_less_at_once() {
                 std::exchange(c.shard.backward_prefetch, kNone) != kNone;
        }},
       {"--sharding_strategy FULL_SHARD",
-       [](config::RunConfig& c, PlannedPlace& p) {
-         return p.world_size > 1 &&
-                std::exchange(c.shard.sharding_strategy, kFullShard) != kFullShard;
+       [](config::RunConfig& c, PlannedPlace&) {
+         // Of one rank, too: what stays of converted values.
+         return std::exchange(c.shard.sharding_strategy, kFullShard) != kFullShard;
        }},
       {"half --per_device_train_batch_size, twice --gradient_accumulation_steps",
        [](config::RunConfig& c, PlannedPlace&) {

@@ -20,8 +20,9 @@ struct AdamWStep {
 
 // torch.optim.AdamW's formula: p *= 1 - lr wd; m and v updated;
 // p -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + eps).
-// All fp32 [n], contiguous. Wrong shapes or types: InternalError.
+// All fp32 [n], contiguous. `copy`: 16 bits [n], gets the new p rounded to nearest; may be
+// undefined. Wrong shapes or types: InternalError.
 void adamw_(at::Tensor param, const at::Tensor& grad, at::Tensor exp_avg, at::Tensor exp_avg_sq,
-            const AdamWStep& options);
+            const AdamWStep& options, const at::Tensor& copy = {});
 
 }  // namespace strata::ops

@@ -1,15 +1,21 @@
-// AdamW on the CPU: one pass over four arrays. Never: checks.
+// AdamW on the CPU: one pass over four arrays, and one to a rounded copy. Never: checks.
 #include "strata/ops/adamw.h"
+
+#include <algorithm>
 
 #include <ATen/Parallel.h>
 
 #include "strata/ops/adamw_factors.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/element.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
 
 namespace {
+
+// Elements that are still in the first cache when they are rounded.
+constexpr int64_t kRounded = 4096;
 
 STRATA_VECTORIZED void update(float* __restrict param, const float* __restrict grad,
                               float* __restrict exp_avg, float* __restrict exp_avg_sq, int64_t n,
@@ -28,10 +34,14 @@ STRATA_VECTORIZED void update(float* __restrict param, const float* __restrict g
 }  // namespace
 
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
-           const AdamWStep& options) {
+           const AdamWStep& options, uint16_t* copy) {
   const AdamWFactors factors = factors_of(options);
   at::parallel_for(0, n, 32768, [&](int64_t begin, int64_t end) {
-    update(param + begin, grad + begin, exp_avg + begin, exp_avg_sq + begin, end - begin, factors);
+    for (int64_t i = begin; i < end; i += kRounded) {
+      const int64_t length = std::min(kRounded, end - i);
+      update(param + i, grad + i, exp_avg + i, exp_avg_sq + i, length, factors);
+      if (copy != nullptr) narrow(param + i, copy + i, length);
+    }
   });
 }
 

@@ -48,6 +48,17 @@ void check_same_device(const char* op, const char* argument, const at::Tensor& t
                       like.device().str());
 }
 
+RoundedCopy rounded_copy_of(const char* op, const at::Tensor& copy, const at::Tensor& values) {
+  if (!copy.defined()) return {};
+  const bool is_half = copy.scalar_type() == at::kHalf;
+  if (!is_half) check_type(op, "copy", copy, at::kBFloat16);
+  check_shape(op, "copy", copy, values.sizes());
+  check_contiguous(op, "copy", copy);
+  check_same_device(op, "copy", copy, values);
+  return {.type = is_half ? Element::kHalf : Element::kBFloat16,
+          .data = copy.is_meta() ? nullptr : copy.mutable_data_ptr()};
+}
+
 void check_device_or_plan(const char* op, const at::Tensor& tensor) {
   if (!tensor.is_meta()) check_device(op, tensor);
 }

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/base/error.h"
-#include "strata/ops/element.h"
+#include "strata/ops/kernel_arguments.h"
 
 namespace strata::ops {
 
@@ -24,6 +24,9 @@ void check_contiguous(const char* op, const char* argument, const at::Tensor& te
 void check_last_dim_contiguous(const char* op, const char* argument, const at::Tensor& tensor);
 void check_same_device(const char* op, const char* argument, const at::Tensor& tensor,
                        const at::Tensor& like);
+
+// `copy`: 16 bits, contiguous, of the shape of `values` and beside them; undefined: none.
+RoundedCopy rounded_copy_of(const char* op, const at::Tensor& copy, const at::Tensor& values);
 
 // Kernels exist for the CPU and, in builds that have them, for NVIDIA GPUs. Another device:
 // ConfigError.

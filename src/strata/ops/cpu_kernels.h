@@ -157,8 +157,9 @@ struct DropoutRow {
   float factor_;
 };
 
+// `copy`: bf16 [n]; may be null.
 void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
-           const AdamWStep& options);
+           const AdamWStep& options, uint16_t* copy);
 
 double square_sum(Element type, const void* flat, int64_t n);
 

@@ -78,8 +78,14 @@ void embedding_backward(const EmbeddingGradient& g, Stream stream);
 void dropout(const DropoutArguments& a, Stream stream);
 void uniform_noise(const NoiseArguments& a, Stream stream);
 
-void adamw(float* param, const float* grad, float* exp_avg, float* exp_avg_sq, int64_t n,
-           const AdamWFactors& factors, Stream stream);
+struct AdamWArrays {
+  float* param;
+  const float* grad;
+  float *exp_avg, *exp_avg_sq;
+  int64_t n;
+  RoundedCopy copy = {};  // of the new param
+};
+void adamw(const AdamWArrays& a, const AdamWFactors& factors, Stream stream);
 
 // Partial sums of squares, to be added in their order: [square_sum_partials(n)].
 void square_sum(Element type, const void* flat, int64_t n, double* partials, Stream stream);
@@ -148,6 +154,7 @@ struct AdamW8Bit {
   int64_t n;
   const float* signed_map;  // [256]
   const float* unsigned_map;
+  RoundedCopy copy = {};  // of the new param
 };
 void adamw_8bit(const AdamW8Bit& a, const AdamWFactors& factors, Stream stream);
 

@@ -10,6 +10,12 @@
 
 namespace strata::ops {
 
+// Where values are written a second time, rounded to nearest; null: nowhere.
+struct RoundedCopy {
+  Element type = Element::kBFloat16;  // of 16 bits
+  void* data = nullptr;
+};
+
 // A [rows, columns] matrix whose columns are contiguous.
 struct MatrixView {
   void* data;

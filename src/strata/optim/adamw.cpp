@@ -126,8 +126,10 @@ void AdamW::update(const Run& run, const SubGroup& group, std::span<const at::Te
     return flat.narrow(0, begin - group.begin, length);
   };
   const at::Tensor& gradient = store_.home(run.unit, run.segment).gradient;
+  at::Tensor copy = store_.compute_copy(run.unit, run.segment);
+  if (copy.defined()) copy = copy.narrow(0, begin, length);
   ops::adamw_(part(parts[0]), gradient.narrow(0, begin, length), part(parts[1]), part(parts[2]),
-              step);
+              step, copy);
 }
 
 void AdamW::step(double learning_rate, double gradient_scale) {

@@ -93,11 +93,16 @@ void RuleOptimizer::update(Part& part, const at::Tensor& values, int64_t first,
   if (values.is_meta()) return;
   const at::Tensor& param = values;
   const int64_t end = first + values.numel();
-  const at::Tensor grad = store_.home(part.unit, part.segment)
-                              .gradient.narrow(0, part.piece.shard_begin + first, values.numel());
+  const auto of_segment = [&](const at::Tensor& flat) {
+    return flat.narrow(0, part.piece.shard_begin + first, values.numel());
+  };
+  const at::Tensor grad = of_segment(store_.home(part.unit, part.segment).gradient);
+  at::Tensor copy = store_.compute_copy(part.unit, part.segment);
+  if (copy.defined()) copy = of_segment(copy);
   if (part.is_8bit && options_.rule == Rule::kAdamW && param.is_cuda()) {
     return ops::quant::adamw_8bit_(param, grad, {part.kept[0].codes, part.kept[0].scales},
-                                   {part.kept[1].codes, part.kept[1].scales}, adamw_step(step));
+                                   {part.kept[1].codes, part.kept[1].scales}, adamw_step(step),
+                                   copy);
   }
   const int64_t chunk_size = param.is_cuda() ? kChunkOnGpu : kChunk;
   for (int64_t begin = first; begin < end; begin += chunk_size) {
@@ -119,6 +124,7 @@ void RuleOptimizer::update(Part& part, const at::Tensor& values, int64_t first,
           state_of(options_.rule)[i].is_signed, state.back());
     }
     apply_rule(options_.rule, given(param), given(grad), state, step);
+    if (copy.defined()) given(copy).copy_(given(param));
     for (size_t i = 0; part.is_8bit && i < part.kept.size(); ++i) {
       const Kept& kept = part.kept[i];
       ops::quant::encode_state(

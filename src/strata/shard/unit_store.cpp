@@ -1,6 +1,7 @@
 #include "strata/shard/unit_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
@@ -91,7 +92,9 @@ UnitStore::~UnitStore() {
 }
 
 Home& UnitStore::home(int u, int segment) {
-  return state_of(u).visits[static_cast<size_t>(segment)].home;
+  Visit& visit = state_of(u).visits[static_cast<size_t>(segment)];
+  visit.copy_is_current = false;
+  return visit.home;
 }
 
 bool UnitStore::has_open_gradients(int u) const {
@@ -236,6 +239,23 @@ void UnitStore::refresh(int u) {
   state.residence = Residence::kGathering;
 }
 
+at::Tensor UnitStore::compute_copy(int u, int segment) {
+  State& state = state_of(u);
+  const Segment& layout = unit(u).segments[static_cast<size_t>(segment)];
+  const at::ScalarType type = slot_type(layout);
+  const bool is_converted = layout.trainable && layout.storage == at::kFloat && is_16_bit(type) &&
+                            !rests_elsewhere() && file_ == nullptr;
+  if (!is_converted || state.residence != Residence::kGathered) return {};
+  for (const Extent& extent : layout.extents) extent.parameter->detach_value();
+  Visit& visit = state.visits[static_cast<size_t>(segment)];
+  visit.copy_is_current = true;
+  return own_part(visit.slot, layout);
+}
+
+at::Tensor UnitStore::own_part(const at::Tensor& whole, const Segment& segment) const {
+  return whole.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
+}
+
 void UnitStore::start_gather(Visit& visit, const Segment& segment) {
   const at::ScalarType type = wire_type(segment);
   const at::Tensor resting = resting_value(visit);
@@ -246,10 +266,11 @@ void UnitStore::start_gather(Visit& visit, const Segment& segment) {
     return;
   }
   // Cast first, so that the wire carries the narrow type; from host memory, on the device.
-  at::Tensor own = wire.narrow(0, segment.shard_numel * mesh_.shard->rank(), segment.shard_numel);
+  const at::Tensor own = own_part(wire, segment);
+  const bool is_current = std::exchange(visit.copy_is_current, false);
   if (segment.storage != type && rests_elsewhere()) {
     convert_on_device(own, resting);
-  } else {
+  } else if (!is_current) {
     own.copy_(resting, /*non_blocking=*/rests_elsewhere());
   }
   visit.gathering = mesh_.shard->all_gather(wire, own);
@@ -306,6 +327,7 @@ void UnitStore::release(int u, bool keep_part) {
     if (visit.read.defined()) read_pool_.give_back(std::move(visit.read));
     visit.read = at::Tensor();
     visit.slot = at::Tensor();
+    visit.copy_is_current = false;
   }
   state.residence = keep_part ? Residence::kInParts : Residence::kSharded;
 }

@@ -78,6 +78,7 @@ class UnitStore {
   const Partition& partition() const { return partition_; }
   int num_units() const { return static_cast<int>(partition_.units.size()); }
   const Unit& unit(int u) const { return partition_.units[static_cast<size_t>(u)]; }
+  // Whoever has it may write: what compute_copy() promised of the segment is taken back.
   Home& home(int u, int segment);
   comm::Mesh& mesh() { return mesh_; }
   models::Model& model() { return model_; }
@@ -106,6 +107,12 @@ class UnitStore {
   // Finishes the gather and starts to gather the trained segments into the slot that the unit has;
   // wait_gather() before values are read again. Requires: as wait_gather().
   void refresh(int u);
+
+  // Of a segment that trains and stays gathered, this rank's part of the slot, [shard_numel] of 16
+  // bits: an update of the home writes its values there too, all pieces of this rank, so that the
+  // refresh to come converts nothing. The segment has no values until then (I1). Undefined: there
+  // is none, and gathers convert. To be called after home().
+  at::Tensor compute_copy(int u, int segment);
 
   // Attaches a whole gradient buffer to each trainable parameter of the unit, which stays until
   // reduce(), be it in a later micro-step. Requires: kNone.
@@ -148,6 +155,8 @@ class UnitStore {
   at::Tensor make_staging() const;
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;
+  // Where this rank's shard goes in what is gathered.
+  at::Tensor own_part(const at::Tensor& whole, const Segment& segment) const;
   void start_gather(Visit& visit, const Segment& segment);
   void attach_values(int u);
   void start_reduce_scatter(Visit& visit, const Segment& segment, bool first_micro_step);

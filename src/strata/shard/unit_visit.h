@@ -18,6 +18,8 @@ struct UnitStore::Visit {
   at::Tensor part;  // of the slot's type, [numel / part ranks]: kept between forward and backward
   at::Tensor in_flight;  // the part that the all-gather reads
   std::unique_ptr<comm::Work> gathering;
+  // This rank's part of the slot holds what the home does, as an update wrote it.
+  bool copy_is_current = false;
   StreamMark filled;          // the gather stream has enqueued everything of this gather
   at::Tensor whole_gradient;  // fp32, [numel]
   at::Tensor reduced;         // where the reduce-scatter lands, unless in the home

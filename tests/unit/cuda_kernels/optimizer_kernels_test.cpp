@@ -11,6 +11,11 @@
 namespace strata::ops {
 namespace {
 
+RoundedCopy copy_into(const Guarded& memory, at::ScalarType type) {
+  if (type == at::kFloat) return {};
+  return {.type = element_of(type), .data = memory.data()};
+}
+
 TEST(CudaKernels, AdamW) {
   at::manual_seed(7);
   const AdamWStep options{.learning_rate = 0.01,
@@ -20,17 +25,26 @@ TEST(CudaKernels, AdamW) {
                           .weight_decay = 0.1,
                           .step = 7,
                           .grad_scale = 0.5f};
-  for (const Size& size : std::vector<Size>{{1, 1}, {1, 1023}, {1, 4096}, {1, 1000, 1}}) {
-    const at::Tensor p = at::randn({size.columns}), g = at::randn({size.columns});
-    const at::Tensor m = at::randn({size.columns}) * 0.1, v = m.square();
-    const Guarded p_found(p, size.offset), m_found(m, size.offset), v_found(v, size.offset);
-    const Guarded gradient(g, size.offset);
-    cuda::adamw(p_found.as<float>(), gradient.as<float>(), m_found.as<float>(), v_found.as<float>(),
-                size.columns, factors_of(options), kStream);
-    adamw_(p, g, m, v, options);
-    EXPECT_LT(relative_error(*p_found, p), 1e-6);
-    EXPECT_LT(relative_error(*m_found, m), 1e-6);
-    EXPECT_LT(relative_error(*v_found, v), 1e-6);
+  // Of the copy; that of fp32: none.
+  for (const at::ScalarType type : kTypes) {
+    for (const Size& size : std::vector<Size>{{1, 1}, {1, 1023}, {1, 4096}, {1, 1000, 1}}) {
+      const at::Tensor p = at::randn({size.columns}), g = at::randn({size.columns});
+      const at::Tensor m = at::randn({size.columns}) * 0.1, v = m.square();
+      const Guarded p_found(p, size.offset), m_found(m, size.offset), v_found(v, size.offset);
+      const Guarded gradient(g, size.offset), copy({size.columns}, type, size.offset);
+      cuda::adamw({.param = p_found.as<float>(),
+                   .grad = gradient.as<float>(),
+                   .exp_avg = m_found.as<float>(),
+                   .exp_avg_sq = v_found.as<float>(),
+                   .n = size.columns,
+                   .copy = copy_into(copy, type)},
+                  factors_of(options), kStream);
+      adamw_(p, g, m, v, options);
+      EXPECT_LT(relative_error(*p_found, p), 1e-6);
+      EXPECT_LT(relative_error(*m_found, m), 1e-6);
+      EXPECT_LT(relative_error(*v_found, v), 1e-6);
+      if (type != at::kFloat) EXPECT_TRUE(at::equal(*copy, (*p_found).to(type)));
+    }
   }
 }
 

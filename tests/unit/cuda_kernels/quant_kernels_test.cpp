@@ -177,12 +177,19 @@ TEST(CudaQuantKernels, AdamWIn8Bits) {
       return State8Bit{s.codes.clone(), s.scales.clone()};
     };
     const State8Bit m_found = copy(m8), v_found = copy(v8);
-    const at::Tensor p_found = p.clone();
-    cuda::adamw_8bit(
-        {p_found.data_ptr<float>(), g.const_data_ptr<float>(), m_found.codes.data_ptr<uint8_t>(),
-         m_found.scales.data_ptr<float>(), v_found.codes.data_ptr<uint8_t>(),
-         v_found.scales.data_ptr<float>(), n, dynamic_map(true).data(), dynamic_map(false).data()},
-        factors_of(options), kStream);
+    const at::Tensor p_found = p.clone(), rounded = at::empty({n}, at::kHalf);
+    cuda::adamw_8bit({p_found.data_ptr<float>(),
+                      g.const_data_ptr<float>(),
+                      m_found.codes.data_ptr<uint8_t>(),
+                      m_found.scales.data_ptr<float>(),
+                      v_found.codes.data_ptr<uint8_t>(),
+                      v_found.scales.data_ptr<float>(),
+                      n,
+                      dynamic_map(true).data(),
+                      dynamic_map(false).data(),
+                      {.type = Element::kHalf, .data = rounded.data_ptr()}},
+                     factors_of(options), kStream);
+    EXPECT_TRUE(at::equal(rounded, p_found.to(at::kHalf))) << n;
     adamw_8bit_(p, g, m8, v8, options);
     EXPECT_LT(relative_error(p_found, p), 1e-6) << n;
     EXPECT_LT(relative_error(m_found.scales, m8.scales), 1e-6) << n;

@@ -11,9 +11,12 @@
 namespace strata::ops {
 namespace {
 
+// fp32; the type of the row is that of the copy, of which fp32 is none.
 OpCase adamw_case(const OpSize& size, at::ScalarType type, at::Device device) {
-  const Maker make{type, device};
+  const Maker make{at::kFloat, device};
   const at::Tensor p = make.random({size.rows}), g = make.random({size.rows});
+  at::Tensor copy;
+  if (type != at::kFloat) copy = at::empty({size.rows}, p.options().dtype(type));
   const at::Tensor m = make.random({size.rows}, 0.1), v = make.random({size.rows}, 0.1).square_();
   const AdamWStep o{.learning_rate = 0.01,
                     .beta1 = 0.9,
@@ -28,12 +31,17 @@ OpCase adamw_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const at::Tensor root = v64.sqrt() / std::sqrt(1 - std::pow(o.beta2, 7)) + o.eps;
   const at::Tensor p64 = wide(p) * (1 - o.learning_rate * o.weight_decay) -
                          o.learning_rate / (1 - std::pow(o.beta1, 7)) * m64 / root;
-  adamw_(p, g, m, v, o);
-  return {.comparisons = {{"param", p.clone(), p64},
-                          {"exp_avg", m.clone(), m64},
-                          {"exp_avg_sq", v.clone(), v64}},
-          .run = [=] { adamw_(p, g, m, v, o); },
-          .bytes = 7 * bytes_of({p})};
+  adamw_(p, g, m, v, o, copy);
+  OpCase result{.comparisons = {{"param", p.clone(), p64},
+                                {"exp_avg", m.clone(), m64},
+                                {"exp_avg_sq", v.clone(), v64}},
+                .run = [=] { adamw_(p, g, m, v, o, copy); },
+                .bytes = 7 * bytes_of({p})};
+  if (copy.defined()) {
+    result.comparisons.push_back({"copy", copy.clone(), p64});
+    result.bytes += bytes_of({copy});
+  }
+  return result;
 }
 
 OpCase square_sum_case(const OpSize& size, at::ScalarType type, at::Device device) {
@@ -50,7 +58,7 @@ OpCase square_sum_case(const OpSize& size, at::ScalarType type, at::Device devic
 std::vector<OpRow> optimizer_ops() {
   const std::vector<OpSize> flat = {{1}, {15}, {1000}, {200001}};
   const OpSize shard{4 << 20};
-  return {{"adamw", kFp32, flat, shard, adamw_case},
+  return {{"adamw", kBoth, flat, shard, adamw_case},
           {"square_sum", kBoth, flat, shard, square_sum_case}};
 }
 

@@ -46,6 +46,26 @@ TEST(AdamW, EqualsTorch) {
                InternalError);
 }
 
+// The copy is what libtorch would round, to the bit, and nothing else changes.
+TEST(AdamW, WritesItsRoundedCopy) {
+  at::manual_seed(9);
+  const AdamWStep options{0.01, 0.9, 0.999, 1e-8, 0.1, 2, 0.5f};
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t n : {1, 15, 4096, 70001}) {
+      const at::Tensor g = at::randn({n}), p = at::randn({n}) * 1e-3, m = at::randn({n}) * 0.1;
+      const at::Tensor v = m.square(), p2 = p.clone(), m2 = m.clone(), v2 = v.clone();
+      const at::Tensor copy = at::empty({n}, type);
+      adamw_(p, g, m, v, options);
+      adamw_(p2, g, m2, v2, options, copy);
+      EXPECT_TRUE(at::equal(p2, p) && at::equal(m2, m) && at::equal(v2, v)) << n;
+      EXPECT_TRUE(at::equal(copy, p.to(type))) << n;
+    }
+  }
+  at::Tensor one = at::ones({2}), m = at::zeros({2}), v = at::zeros({2});
+  EXPECT_THROW(adamw_(one, one, m, v, options, at::empty({2})), InternalError);
+  EXPECT_THROW(adamw_(one, one, m, v, options, at::empty({3}, at::kBFloat16)), InternalError);
+}
+
 TEST(SquareSum, EqualsDouble) {
   at::manual_seed(8);
   for (int64_t n : {0, 1, 17, 65536, 200001}) {

@@ -40,6 +40,24 @@ TEST(Strategy, IsAShapeOfTheMeshAndOptionsOfTheSchedule) {
   }
 }
 
+TEST(Strategy, WholeCopiesKeepWhatTheyConverted) {
+  const Target native{.has_bf16 = true}, narrow{.has_bf16 = false};
+  config::RunConfig config;
+  EXPECT_FALSE(keeps_compute_copies(config, native)) << "shards";
+  config.shard.sharding_strategy = ShardingStrategy::kNoShard;
+  EXPECT_TRUE(keeps_compute_copies(config, native));
+  EXPECT_FALSE(keeps_compute_copies(config, narrow)) << "values are widened to fp32";
+  config::RunConfig other = config;
+  other.shard.bf16 = false;
+  EXPECT_FALSE(keeps_compute_copies(other, native)) << "the home is the slot";
+  other = config;
+  other.lora.use_peft = true;
+  EXPECT_FALSE(keeps_compute_copies(other, native));
+  other = config;
+  other.shard.offload_params = true;
+  EXPECT_FALSE(keeps_compute_copies(other, native));
+}
+
 TEST(Strategy, LimitOfGathersIsTheSizeOfTheRing) {
   config::ShardConfig config;
   for (const auto& [limit, slots] :

@@ -56,12 +56,13 @@ void decode_state(const at::Tensor& codes, const at::Tensor& scales, bool is_sig
 }
 
 void adamw_8bit_(at::Tensor param, const at::Tensor& grad, const State8Bit& exp_avg,
-                 const State8Bit& exp_avg_sq, const AdamWStep& options) {
+                 const State8Bit& exp_avg_sq, const AdamWStep& options, const at::Tensor& copy) {
   check(param, exp_avg.codes, exp_avg.scales);
   check(param, exp_avg_sq.codes, exp_avg_sq.scales);
   check_shape("adamw", "grad", grad, param.sizes());
   check_type("adamw", "grad", grad, at::kFloat);
   check_contiguous("adamw", "grad", grad);
+  const RoundedCopy rounded = rounded_copy_of("adamw", copy, param);
   if constexpr (kHasCuda) {
     if (param.is_cuda()) {
       return cuda::adamw_8bit({.param = param.mutable_data_ptr<float>(),
@@ -72,14 +73,15 @@ void adamw_8bit_(at::Tensor param, const at::Tensor& grad, const State8Bit& exp_
                                .exp_avg_sq_scales = exp_avg_sq.scales.mutable_data_ptr<float>(),
                                .n = param.numel(),
                                .signed_map = map_on_device(/*is_signed=*/true, param.device()),
-                               .unsigned_map = map_on_device(/*is_signed=*/false, param.device())},
+                               .unsigned_map = map_on_device(/*is_signed=*/false, param.device()),
+                               .copy = rounded},
                               factors_of(options), ops::cuda::current_stream(param));
     }
   }
   const at::Tensor m = at::empty_like(param), v = at::empty_like(param);
   decode_state(exp_avg.codes, exp_avg.scales, /*is_signed=*/true, m);
   decode_state(exp_avg_sq.codes, exp_avg_sq.scales, /*is_signed=*/false, v);
-  adamw_(param, grad, m, v, options);
+  adamw_(param, grad, m, v, options, copy);
   encode_state(m, /*is_signed=*/true, exp_avg.codes, exp_avg.scales);
   encode_state(v, /*is_signed=*/false, exp_avg_sq.codes, exp_avg_sq.scales);
 }

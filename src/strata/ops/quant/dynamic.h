@@ -19,12 +19,14 @@ void encode_state(const at::Tensor& x, bool is_signed, at::Tensor codes, at::Ten
 // The inverse, into x.
 void decode_state(const at::Tensor& codes, const at::Tensor& scales, bool is_signed, at::Tensor x);
 
-// One AdamW update (ops/adamw.h) whose moments rest in 8 bits; on a GPU one pass over memory.
+// One AdamW update (ops/adamw.h, `copy` too) whose moments rest in 8 bits; on a GPU one pass over
+// memory.
 struct State8Bit {
   at::Tensor codes, scales;
 };
 void adamw_8bit_(at::Tensor param, const at::Tensor& grad, const State8Bit& exp_avg,
-                 const State8Bit& exp_avg_sq, const AdamWStep& options);
+                 const State8Bit& exp_avg_sq, const AdamWStep& options,
+                 const at::Tensor& copy = {});
 
 // The code of 0 in the map: what state starts from.
 uint8_t code_of_zero(bool is_signed);

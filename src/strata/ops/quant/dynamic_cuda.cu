@@ -96,6 +96,7 @@ __global__ void __launch_bounds__(kThreads)
       v = unsigned_values[a.exp_avg_sq[i]] * a.exp_avg_sq_scales[b];
       update_one(param, a.grad[i], m, v, f);
       a.param[i] = param;
+      if (a.copy.data != nullptr) write_element(a.copy.type, a.copy.data, i, param);
     }
     // Barriers inside: every thread has read the old scales before thread 0 writes the new ones.
     const float m_scale = block_max(magnitude(m)), v_scale = block_max(magnitude(v));

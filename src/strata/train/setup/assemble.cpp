@@ -76,6 +76,7 @@ shard::Schedules schedules_of(const config::RunConfig& config, const Target& tar
   using Place = shard::ActivationHomeOptions::Place;
   shard::ScheduleOptions options = schedule_options(config.shard);
   options.offload_activations = activation_place(config.shard, target) != Place::kWhereComputed;
+  options.resident |= keeps_compute_copies(config, target);
   return shard::build_schedules(shard::shape_of(model, partition), options);
 }
 

@@ -7,6 +7,7 @@
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/libtorch/planned_device.h"
+#include "strata/shard/in_place.h"
 
 namespace strata::train {
 namespace {
@@ -65,6 +66,13 @@ bool offloads_to_host(const config::ShardConfig& config) {
   // Gradients and moments follow parameters that rest in files: the update is the CPU's then.
   return config.offload_params || config.offload_param_device != OffloadDevice::kNone ||
          config.offload_optimizer_device != OffloadDevice::kNone;
+}
+
+bool keeps_compute_copies(const config::RunConfig& config, const Target& target) {
+  const bool is_whole = config.shard.sharding_strategy == ShardingStrategy::kNoShard;
+  const bool is_converted = shard::is_16_bit(store_options(config.shard, target).compute_type);
+  // A frozen base in fp32 would be there twice.
+  return is_whole && is_converted && !config.lora.use_peft && !offloads_to_host(config.shard);
 }
 
 shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
