@@ -87,6 +87,27 @@ TEST(DataSets, SlicesAndSeveralSets) {
               HasSubstr("datasets--someone--else"));
 }
 
+TEST(DataSets, PatternsStandAmongOthersAndMayHoldACommaThemselves) {
+  const TemporaryFolder folder;
+  folder.put("a-1.jsonl", "{\"v\": 1}\n");
+  folder.put("a-2.jsonl", "{\"v\": 2}\n");
+  folder.put("b.jsonl", "{\"v\": 3}\n");
+  folder.put("c,d-1.jsonl", "{\"v\": 4}\n");
+  const std::string at = folder.path().string() + "/";
+  const auto values = [&](const std::string& names) {
+    std::vector<int> all;
+    for (const Row& row : load_data({.names = names}).rows) {
+      all.push_back(row.fields.at("v").get<int>());
+    }
+    return all;
+  };
+  EXPECT_THAT(values(at + "b.jsonl," + at + "a-*.jsonl"), ElementsAre(3, 1, 2));
+  EXPECT_THAT(values(at + "a-?.jsonl, " + at + "b.jsonl"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(values(at + "c,d-*.jsonl"), ElementsAre(4));
+  EXPECT_THAT(message_of<IoError>([&] { values(at + "b.jsonl," + at + "e-*.jsonl"); }),
+              HasSubstr(at + "e-*.jsonl: found no file that matches"));
+}
+
 TEST(DataSets, InterleavesUntilOneIsUsedUp) {
   const std::vector<size_t> order = interleave({3, 100}, {1, 1}, 42);
   EXPECT_EQ(std::count(order.begin(), order.end(), 0u), 3);

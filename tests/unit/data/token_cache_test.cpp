@@ -15,6 +15,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/owner_file.h"
+#include "strata/base/resident_memory.h"
 
 namespace strata::data {
 namespace {
@@ -287,6 +288,33 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
 }
 
 // Whichever rank prepares: the one that has the terminal shows how far it is.
+// What the process holds, as the system counts it, and what a plan then takes for the process's
+// own.
+TEST(TokenStore, PagesThatWereReadAreForgotten) {
+  const TokenStore store = TokenStore::scratch([](TokenWriter& writer) {
+    Example row{.ids = std::vector<int32_t>(4096, 7), .labels = {}, .lengths = {4000, 96}};
+    row.labels = row.ids;
+    for (int i = 0; i < 4000; ++i) writer.add(row);
+    return DatasetStats();
+  });
+  constexpr int64_t kMegabyte = 1'000'000;
+  ASSERT_GT(store.file_bytes(), 130u * kMegabyte);
+  const int64_t before = resident_bytes();
+  int64_t tokens = 0;
+  for (size_t i = 0; i < store.size(); ++i) {
+    tokens += store.num_tokens(i) - store.lengths(i)[0] - store.lengths(i)[1];
+  }
+  EXPECT_EQ(tokens, 0);
+  EXPECT_LT(resident_bytes() - before, 5 * kMegabyte) << "the index alone";
+  int64_t most = 0;
+  for (size_t i = 0; i < store.size(); ++i) {
+    tokens += store[i].ids[4095];
+    if (i % 100 == 0) most = std::max(most, resident_bytes() - before);
+  }
+  EXPECT_EQ(tokens, 4000 * 7);
+  EXPECT_LT(most, 50 * kMegabyte);
+}
+
 TEST(TokenCache, WhoWaitsShowsHowFarTheOtherIs) {
   const TemporaryFolder folder;
   const auto is_there = [&](const char* name) { return std::filesystem::exists(folder / name); };
