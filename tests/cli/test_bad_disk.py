@@ -65,6 +65,23 @@ def test_disk_too_small_for_the_prepared_data(inputs, tmp_path, small_disk):
     assert not list(small_disk.rglob("*.tokens*"))
 
 
+def test_a_disk_that_fills_up_while_rows_wait_to_be_packed(inputs, tmp_path, small_disk):
+    """Long rows wait in a file without a name, which moves to the folder for temporary files, with what is in it. The
+    steps are those of the same rows with room."""
+    rows = [json.dumps({"input_ids": [1 + (i + j) % 90 for j in range(3000 + i % 7)]}) for i in range(1000)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    flags = base_flags(inputs.model("plain"), tmp_path / "train.jsonl", tmp_path / "out", max_steps=2, packing=True,
+                       max_length=4096, per_device_train_batch_size=1)
+    losses = []
+    for home in (small_disk, tmp_path / "home"):
+        process = start_strata(flags, 1, {"HF_HOME": home, "TMPDIR": tmp_path}, words=words_of)
+        text = process.communicate(timeout=120)[0]
+        assert process.returncode == 0, text
+        assert ("not kept for the next run" in text) == (home == small_disk), text
+        losses.append([json.loads(line)["loss"] for line in (tmp_path / "out" / "metrics.jsonl").open() if '"loss"' in line])
+    assert losses[0] == losses[1] and len(losses[0]) == 2
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_file_that_is_cut_off_while_it_is_mapped_is_named(inputs, tmp_path, ranks):
     """As by a program that writes it anew, or where the disk fails: reading memory has no other error."""

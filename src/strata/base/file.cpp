@@ -188,11 +188,14 @@ uint64_t available_bytes(const fs::path& path) {
 
 void require_writable_folder(const fs::path& path) {
   std::error_code ignored;
-  if (fs::is_symlink(path, ignored) && !fs::exists(path, ignored)) {
+  // The folder or one that it lies in.
+  for (fs::path at = path; at.has_relative_path() && !fs::exists(at, ignored);
+       at = at.parent_path()) {
+    if (!fs::is_symlink(at, ignored)) continue;
     throw IoError(
         "{}: found a link to {}, which is not there, expected a folder to write to; create that "
         "folder or choose another",
-        path.string(), fs::read_symlink(path, ignored).string());
+        at.string(), fs::read_symlink(at, ignored).string());
   }
   const int error = make_durable_folders(path);
   if (error != 0 || !fs::is_directory(path)) {

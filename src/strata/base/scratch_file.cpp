@@ -1,6 +1,8 @@
 #include "strata/base/scratch_file.h"
 
 #include <fcntl.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -28,6 +30,22 @@ int open_nameless(const fs::path& folder) {
   return named;
 }
 
+bool copy_bytes(int from, int to, uint64_t bytes) {
+  off_t at = 0;
+  while (static_cast<uint64_t>(at) < bytes) {
+    const ssize_t copied = ::sendfile(to, from, &at, bytes - static_cast<uint64_t>(at));
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied <= 0) return false;
+  }
+  return true;
+}
+
+bool share_file_system(int one, int other) {
+  struct stat of_one = {}, of_other = {};
+  return ::fstat(one, &of_one) == 0 && ::fstat(other, &of_other) == 0 &&
+         of_one.st_dev == of_other.st_dev;
+}
+
 }  // namespace
 
 ScratchFile::ScratchFile(const fs::path& folder) : folder_(folder), file_(open_nameless(folder)) {
@@ -42,5 +60,17 @@ ScratchFile::ScratchFile(const fs::path& folder) : folder_(folder), file_(open_n
 }
 
 fs::path ScratchFile::path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
+
+fs::path move_to_temporary_folder(int descriptor, uint64_t bytes) {
+  std::error_code error;
+  const fs::path folder = fs::temp_directory_path(error);
+  const Descriptor other(error ? -1 : open_nameless(folder));
+  if (other.get() < 0 || share_file_system(descriptor, other.get()) ||
+      !copy_bytes(descriptor, other.get(), bytes) ||
+      ::dup3(other.get(), descriptor, O_CLOEXEC) < 0) {
+    return {};
+  }
+  return folder;
+}
 
 }  // namespace strata

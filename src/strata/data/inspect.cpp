@@ -65,7 +65,7 @@ class DocumentInspector {
 
 void count_lengths(const TokenStore& store, Inspection& result) {
   for (size_t i = 0; i < store.size(); ++i) {
-    const auto size = static_cast<int64_t>(store[i].ids.size());
+    const int64_t size = store.num_tokens(i);
     result.shortest = i == 0 ? size : std::min(result.shortest, size);
     result.longest = std::max(result.longest, size);
   }
@@ -77,7 +77,7 @@ void count_lengths(const TokenStore& store, Inspection& result) {
   }
   result.bars.assign(static_cast<size_t>(result.longest / result.bar_tokens) + 1, 0);
   for (size_t i = 0; i < store.size(); ++i) {
-    ++result.bars[store[i].ids.size() / static_cast<size_t>(result.bar_tokens)];
+    ++result.bars[static_cast<size_t>(store.num_tokens(i) / result.bar_tokens)];
   }
 }
 

@@ -44,7 +44,7 @@ class Packer {
   const Take take_;
   int64_t num_rows_ = 0;          // of this batch
   Example current_;               // wrapped: not full yet
-  WaitingRows rest_;              // bfd: pieces shorter than max_length
+  WaitingRows rest_;              // bfd, bfd_split: pieces shorter than max_length
   std::vector<int64_t> lengths_;  // of these
 };
 

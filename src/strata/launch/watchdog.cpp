@@ -251,11 +251,18 @@ std::optional<std::string> describe_wait(const std::vector<Observation>& ranks,
 
 std::optional<std::string> WaitWords::next(const std::vector<Observation>& ranks,
                                            milliseconds limit, Clock::time_point now) {
-  if (told_.count() > 0 && now - told_at_ >= kBetweenWords) told_ = milliseconds(0);
-  const milliseconds notable = std::max(std::min(kNotableWait, limit / 2), 2 * told_);
+  const milliseconds least = std::min(kNotableWait, limit / 2);
+  const std::optional<Wait> wait = find_wait(ranks, least);
+  if (!wait) return std::nullopt;
+  const auto lasted =
+      std::chrono::duration_cast<milliseconds>(std::chrono::duration<double>(wait->seconds));
+  const bool is_another = now - lasted > told_at_;
+  if (is_another && now - told_at_ >= kBetweenWords) told_ = milliseconds(0);
+  const milliseconds notable = std::max(least, 2 * told_);
   std::optional<std::string> word = describe_wait(ranks, notable, limit);
   if (word) {
     told_ = notable;
+    while (2 * told_ <= lasted) told_ *= 2;
     told_at_ = now;
   }
   return word;

@@ -131,7 +131,7 @@ std::optional<std::string> length_warning(const LengthLimit& limit, const data::
   int64_t longest = 0, count = 0;
   for (size_t i = 0; i < set.size(); ++i) {
     int64_t document = 0;
-    for (const int32_t length : set[i].lengths) document = std::max<int64_t>(document, length);
+    for (const int32_t length : set.lengths(i)) document = std::max<int64_t>(document, length);
     longest = std::max(longest, document);
     count += document > limit.tokens;
   }

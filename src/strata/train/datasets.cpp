@@ -39,7 +39,7 @@ int64_t positions_of(const Json& model) {
 void require_positions(const ModelLimits& limits, const data::TokenStore& set) {
   if (limits.table_key.empty()) return;
   for (size_t i = 0; i < set.size(); ++i) {
-    for (const int32_t length : set[i].lengths) {
+    for (const int32_t length : set.lengths(i)) {
       if (length <= limits.positions) continue;
       throw ConfigError(
           "max_length: found a row of {} tokens, expected at most {}, for which the model has "
@@ -126,11 +126,9 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
       .lengths = {}, .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
   if (train.train_sampling_strategy == config::Sampling::kGroupByLength) {
     for (size_t i = 0; i < rows.size(); ++i) {
-      const data::ExampleView row = rows[i];
       // Of a pair the source, which is what Trainer takes for its length.
-      groups.lengths.push_back(config::recipe_of(config).has_encoder
-                                   ? row.lengths[0]
-                                   : static_cast<int64_t>(row.ids.size()));
+      groups.lengths.push_back(config::recipe_of(config).has_encoder ? rows.lengths(i)[0]
+                                                                     : rows.num_tokens(i));
     }
   }
   return {static_cast<int64_t>(rows.size()),

@@ -236,8 +236,10 @@ TEST(RequireWritableFolder, NamesWhatALinkLacks) {
   EXPECT_THAT(
       message_of<IoError>([&] { require_writable_folder(link); }),
       HasSubstr(link.string() + ": found a link to " + target.string() + ", which is not there"));
+  EXPECT_THAT(message_of<IoError>([&] { require_writable_folder(link / "run/1"); }),
+              HasSubstr(link.string() + ": found a link to " + target.string()));
   std::filesystem::create_directory(target);
-  require_writable_folder(link);
+  require_writable_folder(link / "run/1");
 }
 
 TEST(RequireWritableFolder, AFolderThatTakesNamesButNoBytesIsNamed) {

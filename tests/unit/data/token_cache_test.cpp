@@ -15,6 +15,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/owner_file.h"
+#include "strata/base/resident_memory.h"
 
 namespace strata::data {
 namespace {
@@ -286,6 +287,33 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
   EXPECT_EQ(made, 1);
 }
 
+// What the process holds, as the system counts it, and what a plan then takes for the process's
+// own.
+TEST(TokenStore, PagesThatWereReadAreForgotten) {
+  const TokenStore store = TokenStore::scratch([](TokenWriter& writer) {
+    Example row{.ids = std::vector<int32_t>(4096, 7), .labels = {}, .lengths = {4000, 96}};
+    row.labels = row.ids;
+    for (int i = 0; i < 4000; ++i) writer.add(row);
+    return DatasetStats();
+  });
+  constexpr int64_t kMegabyte = 1'000'000;
+  ASSERT_GT(store.file_bytes(), 130u * kMegabyte);
+  const int64_t before = resident_bytes();
+  int64_t tokens = 0;
+  for (size_t i = 0; i < store.size(); ++i) {
+    tokens += store.num_tokens(i) - store.lengths(i)[0] - store.lengths(i)[1];
+  }
+  EXPECT_EQ(tokens, 0);
+  EXPECT_LT(resident_bytes() - before, 5 * kMegabyte) << "the index alone";
+  int64_t most = 0;
+  for (size_t i = 0; i < store.size(); ++i) {
+    tokens += store[i].ids[4095];
+    if (i % 100 == 0) most = std::max(most, resident_bytes() - before);
+  }
+  EXPECT_EQ(tokens, 4000 * 7);
+  EXPECT_LT(most, 50 * kMegabyte);
+}
+
 // Whichever rank prepares: the one that has the terminal shows how far it is.
 TEST(TokenCache, WhoWaitsShowsHowFarTheOtherIs) {
   const TemporaryFolder folder;
@@ -298,15 +326,14 @@ TEST(TokenCache, WhoWaitsShowsHowFarTheOtherIs) {
         folder.path(), "k",
         [&](TokenWriter& writer) {
           progress.tell(1234567, 0.25);
-          progress.tell(2000000, 0.5);  // too soon to be told
           write_file_atomically(folder / "begun", "");
-          while (!is_there("seen")) nap();
+          for (int i = 0; i < 2000 && !is_there("seen"); ++i) nap();
           return write_dataset(writer);
         },
         &progress);
     _exit(0);
   }
-  while (!is_there("begun")) nap();
+  for (int i = 0; i < 2000 && !is_there("begun"); ++i) nap();
   std::vector<std::pair<int64_t, double>> shown;
   SharedProgress progress([&](int64_t rows, double part) {
     shown.emplace_back(rows, part);

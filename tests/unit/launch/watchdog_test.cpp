@@ -110,6 +110,30 @@ TEST(Wait, ALongerOneIsToldAgainAndShortOnesSeldom) {
   EXPECT_TRUE(is_told(121, 50));
 }
 
+// The default hang_timeout: one wait until the end of the run.
+TEST(WaitWords, OneLongWaitIsToldWheneverItHasDoubled) {
+  WaitWords words;
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<int> told;
+  for (int seconds = 1; seconds <= 1620; seconds += 5) {
+    const auto word = words.next({waits(0, 1000 * seconds), computes(1)}, milliseconds(1'620'000),
+                                 begin + std::chrono::seconds(seconds));
+    if (word) told.push_back(seconds);
+  }
+  EXPECT_THAT(told, testing::ElementsAre(61, 121, 241, 481, 961));
+  // Another one, long already when it is first seen, is one word.
+  const auto later = begin + std::chrono::hours(2);
+  const auto is_told = [&](int waited, int after) {
+    return words
+        .next({waits(0, 1000 * waited), computes(1)}, milliseconds(1'620'000),
+              later + std::chrono::seconds(after))
+        .has_value();
+  };
+  EXPECT_TRUE(is_told(500, 0));
+  EXPECT_FALSE(is_told(505, 5));
+  EXPECT_TRUE(is_told(961, 461));
+}
+
 TEST(WatchedRanks, APageTellsWhatItsRankDoes) {
   const WatchedRank watched(4);
   EXPECT_EQ(watched.read().process, 0);

@@ -23,6 +23,11 @@ bool is_there(const std::string& name) {
   return fs::exists(name) || name.find_first_of("*?[") != std::string::npos;
 }
 
+// A path or a pattern may hold a comma.
+bool is_one_name(const std::string& names) {
+  return names.find(',') == std::string::npos || fs::exists(names) || has_matches(names);
+}
+
 // Whether a name that is nowhere means a file: it ends as files of data do, and its folder is
 // there.
 bool is_missing_file(const fs::path& name) {
@@ -58,7 +63,7 @@ fs::path locate(const std::string& name, const DataRequest& request) {
 }
 
 std::vector<fs::path> locate_all(const DataRequest& request) {
-  if (is_there(request.names)) return {request.names};  // a path may hold a comma
+  if (is_there(request.names) && is_one_name(request.names)) return {request.names};
   std::vector<fs::path> paths;
   for (const std::string& name : split_list(request.names)) paths.push_back(locate(name, request));
   return paths;

@@ -141,6 +141,17 @@ bool is_pattern(const fs::path& path) {
   return path.string().find_first_of("*?[") != std::string::npos && !fs::exists(path);
 }
 
+}  // namespace
+
+bool has_matches(const fs::path& pattern) {
+  glob_t found = {};
+  const bool is_found = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0;
+  ::globfree(&found);
+  return is_found;
+}
+
+namespace {
+
 // The files that match, sorted by name.
 std::vector<fs::path> match_pattern(const fs::path& pattern) {
   glob_t found = {};

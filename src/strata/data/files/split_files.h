@@ -24,6 +24,9 @@ std::vector<std::filesystem::path> find_split_files(const std::filesystem::path&
                                                     const std::string& split,
                                                     const std::string& configuration = {});
 
+// Whether there is anything of that pattern.
+bool has_matches(const std::filesystem::path& pattern);
+
 // Whether find_split_files would find it.
 bool has_split(const std::filesystem::path& file_or_folder, const std::string& split,
                const std::string& configuration = {});

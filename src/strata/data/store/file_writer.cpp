@@ -23,11 +23,29 @@ FileWriter::FileWriter(const std::filesystem::path& path, std::string subject)
 
 FileWriter::FileWriter(const std::filesystem::path& path) : FileWriter(path, path.string()) {}
 
-FileWriter::FileWriter(const ScratchFile& file) : FileWriter(file.path(), file.folder().string()) {}
+FileWriter::FileWriter(const ScratchFile& file) : FileWriter(file.path(), file.folder().string()) {
+  scratch_ = file.descriptor();
+}
+
+bool FileWriter::move_to_another_disk() {
+  if (scratch_ < 0) return false;
+  const std::filesystem::path folder = move_to_temporary_folder(scratch_, at_);
+  if (folder.empty()) return false;
+  file_ = Descriptor(::fcntl(scratch_, F_DUPFD_CLOEXEC, 0));
+  subject_ = folder.string();
+  return true;
+}
 
 void FileWriter::write(uint64_t offset, std::span<const std::byte> bytes) {
-  const size_t written = write_fully(file_.get(), bytes, offset);
+  size_t written = write_fully(file_.get(), bytes, offset);
   if (written == bytes.size()) return;
+  const int error = errno;
+  if ((error == ENOSPC || error == EDQUOT) && move_to_another_disk()) {
+    written = write_fully(file_.get(), bytes, offset);
+    if (written == bytes.size()) return;
+  } else {
+    errno = error;
+  }
   throw IoError(
       "{}: found {} after {} bytes of prepared data, expected room for all of them; free space "
       "there or set HF_HOME to a folder with more",

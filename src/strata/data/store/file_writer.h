@@ -1,5 +1,5 @@
-// Bytes to a file, piece after piece, through a buffer. Never: names the file for good, nor syncs
-// unless it is told to.
+// Bytes to a file, piece after piece, through a buffer. A file without a name moves to another disk
+// where its own is full. Never: names the file for good, nor syncs unless it is told to.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +44,12 @@ class FileWriter {
 
   FileWriter(const std::filesystem::path& path, std::string subject);
   void write(uint64_t offset, std::span<const std::byte> bytes);
+  bool move_to_another_disk();
 
   std::string subject_;  // of errors
   Descriptor file_;
-  uint64_t at_ = 0;  // bytes in the file
+  int scratch_ = -1;  // the descriptor of a ScratchFile
+  uint64_t at_ = 0;   // bytes in the file
   std::string buffer_;
 };
 

@@ -238,12 +238,33 @@ void SharedProgress::set_lock(const FileLock* lock) {
   if (lock_ != nullptr) lock_->leave_note("");  // of who had it before
 }
 
+namespace {
+
+// While it lives, those that wait for the lock are told how far the set is.
+class TellingOthers {
+ public:
+  TellingOthers(SharedProgress* progress, const FileLock& lock) : progress_(progress) {
+    if (progress_ != nullptr) progress_->set_lock(&lock);
+  }
+  ~TellingOthers() {
+    if (progress_ != nullptr) progress_->set_lock(nullptr);
+  }
+  TellingOthers(const TellingOthers&) = delete;
+  TellingOthers& operator=(const TellingOthers&) = delete;
+
+ private:
+  SharedProgress* progress_;
+};
+
+}  // namespace
+
 CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,
                                  SharedProgress* progress) {
   const fs::path path = folder / (key + ".tokens");
   if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
   std::optional<FileLock> lock;
+  std::optional<TellingOthers> telling;
   std::string note;
   std::error_code error;
   fs::create_directories(folder, error);
@@ -265,9 +286,9 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
     if (auto store = find(path))
       return {.store = std::move(*store), .was_cached = true, .note = {}};
     remove_unfinished(path);
-    if (progress != nullptr) progress->set_lock(&*lock);
+    // Until the set is there, be it at the second try, which keeps nothing.
+    telling.emplace(progress, *lock);
     note = keep_tokens(path, make);
-    if (progress != nullptr) progress->set_lock(nullptr);
     if (note.empty()) remove_old(folder);
     // It may be there although this process could not write it: another machine's.
     if (auto store = find(path))

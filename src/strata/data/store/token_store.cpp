@@ -22,14 +22,33 @@ TokenStore::TokenStore(Dataset dataset) : stats_(dataset) {
   rows_ = std::make_shared<const std::vector<Example>>(std::move(dataset.rows));
 }
 
+int64_t TokenStore::num_tokens(size_t row) const {
+  if (rows_ != nullptr) return static_cast<int64_t>((*rows_)[row].ids.size());
+  return static_cast<int64_t>(row_ends_[row] - (row == 0 ? 0 : row_ends_[row - 1]));
+}
+
+std::span<const int32_t> TokenStore::lengths(size_t row) const {
+  if (rows_ != nullptr) return (*rows_)[row].lengths;
+  const uint64_t document = row == 0 ? 0 : document_ends_[row - 1];
+  return lengths_.subspan(document, document_ends_[row] - document);
+}
+
+// Pages that were read count as the process's memory until they are forgotten, although the system
+// could take them back at any time. It maps others around each.
+void TokenStore::forget_some(uint64_t read_bytes) const {
+  constexpr uint64_t kAround = uint64_t{1} << 16, kSpare = uint64_t{1} << 25;
+  if (mapped_bytes_->fetch_add(read_bytes + kAround) + read_bytes + kAround < kSpare) return;
+  mapped_bytes_->store(0);
+  forget_pages(file_->data());
+}
+
 ExampleView TokenStore::operator[](size_t row) const {
   if (rows_ != nullptr) return (*rows_)[row];
   const uint64_t token = row == 0 ? 0 : row_ends_[row - 1];
-  const uint64_t document = row == 0 ? 0 : document_ends_[row - 1];
   const uint64_t size = row_ends_[row] - token;
   const ExampleView view = {tokens_.subspan(2 * token, size),
-                            tokens_.subspan(2 * token + size, size),
-                            lengths_.subspan(document, document_ends_[row] - document)};
+                            tokens_.subspan(2 * token + size, size), lengths(row)};
+  forget_some(view.ids.size_bytes() + view.labels.size_bytes());
   if (checksum_of(view) != checksums_[row]) {
     refuse(path_, fmt::format("row {} not as it was written", row));
   }
@@ -105,6 +124,7 @@ TokenStore TokenStore::map(const std::filesystem::path& path) {
   store.check_positions(path);
   store.file_ = std::move(file);
   store.path_ = path;
+  store.mapped_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
   return store;
 }
 

@@ -2,10 +2,12 @@
 // (docs/format/token-cache.md). Never tokenizes, never decides where files lie.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "strata/base/file.h"
@@ -16,7 +18,7 @@
 namespace strata::data {
 
 // Threads: all const methods may be called at the same time.
-// Memory: of a mapped file, what the operating system keeps of its pages.
+// Memory: of a mapped file a few tens of megabytes, however much of it has been read.
 class TokenStore {
  public:
   TokenStore() = default;
@@ -33,6 +35,9 @@ class TokenStore {
   size_t size() const { return rows_ != nullptr ? rows_->size() : row_ends_.size(); }
   // FormatError for a row of a file that is not as it was written.
   ExampleView operator[](size_t row) const;
+  // What the index says of a row; its tokens are not read.
+  int64_t num_tokens(size_t row) const;
+  std::span<const int32_t> lengths(size_t row) const;
   // 16 hexadecimal digits that depend on every row's tokens, labels and documents and on the order
   // of the rows, not on where they are kept.
   std::string content() const;
@@ -45,6 +50,7 @@ class TokenStore {
  private:
   void read(const std::filesystem::path& path, std::span<const std::byte> bytes);
   void check_positions(const std::filesystem::path& path) const;
+  void forget_some(uint64_t read_bytes) const;
 
   DatasetStats stats_;
   std::shared_ptr<const std::vector<Example>> rows_;  // null: mapped
@@ -54,6 +60,7 @@ class TokenStore {
   std::span<const int32_t> tokens_;  // of each row its ids, then its labels
   std::span<const uint64_t> row_ends_, document_ends_, checksums_;
   std::span<const int32_t> lengths_;
+  std::shared_ptr<std::atomic<uint64_t>> mapped_bytes_;  // since pages were last forgotten
 };
 
 }  // namespace strata::data

@@ -20,7 +20,7 @@ std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t coun
   std::iota(order.begin(), order.end(), size_t{0});
   const size_t taken = std::min(order.size(), static_cast<size_t>(count));
   std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
-                            std::greater(), [&](size_t row) { return dataset[row].ids.size(); });
+                            std::greater(), [&](size_t row) { return dataset.num_tokens(row); });
   const std::vector<int64_t> longest(order.begin(),
                                      order.begin() + static_cast<std::ptrdiff_t>(taken));
   const data::MicroBatch batch = data::collate_rows(dataset, longest);
