@@ -3,7 +3,7 @@
 #   make build       the program: build/release/strata
 #   make test        every test, as continuous integration runs them
 #   make fuzz        the fuzzers with libFuzzer (clang), FUZZ_SECONDS each (60)
-#   make sanitize    the tests of what is shared or parsed under AddressSanitizer and ThreadSanitizer: hours;
+#   make sanitize    tests of what is shared or parsed and of whole programs, by AddressSanitizer and ThreadSanitizer: hours;
 #                    SANITIZER=asan: one of them, SANITIZE_UNITS and SANITIZE_TESTS: parts (tools/run_sanitized)
 #   make tidy        clang-tidy over the sources that differ from SINCE (HEAD), or TIDY="--all", or files and folders
 #   make bench-peer  the same job on the reference stack and on Strata, as ratios

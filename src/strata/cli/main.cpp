@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "strata/base/sanitized.h"
 #include "strata/base/save_request.h"
 #include "strata/cli/command.h"
 #include "strata/libtorch/cuda_build.h"
@@ -10,7 +11,7 @@
 namespace {
 
 // Leaks are looked for, and profiles of devices written, when globals are taken down.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if STRATA_SANITIZED
 constexpr bool kTakesGlobalsDown = true;
 #else
 constexpr bool kTakesGlobalsDown = strata::kHasCuda;

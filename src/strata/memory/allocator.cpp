@@ -10,16 +10,11 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "strata/base/error.h"
+#include "strata/base/sanitized.h"
 #include "strata/memory/meta_kernels.h"
 
 namespace strata::memory {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
 
 // Addresses cost nothing until they are written.
 constexpr int64_t kImaginedBytes = int64_t{1} << 50;
@@ -145,7 +140,7 @@ int64_t range_bytes() {
 
 bool install_cpu_allocator(bool even_in_sanitized_builds) {
   if (cpu_allocator != nullptr) return true;
-  if (kIsSanitized && !even_in_sanitized_builds) return false;
+  if (STRATA_SANITIZED && !even_in_sanitized_builds) return false;
   const int64_t size = range_bytes();
   void* begin = ::mmap(nullptr, static_cast<size_t>(size), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
