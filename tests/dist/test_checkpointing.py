@@ -86,17 +86,18 @@ def test_ranks_that_keep_attention_compute_what_one_computes(inputs, models, tmp
     assert run("attention", 3, 2, activation_offloading=place, **folder, **MODES["attention"]) == found
 
 
-# Two plans apart lie what attention computed for every recomputed layer but the last, which keeps all.
-def test_attention_keeps_its_output_and_its_sums(models):
+# Two plans apart lie what attention computed and the residual behind it, for every recomputed layer but the last,
+# which keeps all.
+def test_attention_keeps_its_output_its_sums_and_the_residual(models):
     def activations(mode):
         said = strata("plan", "sft", "--model_name_or_path", models["odd"], "--cpu", "--max_length", 100,
                       "--packing", "--per_device_train_batch_size", 300, "--bf16", "false",
                       "--activation_checkpointing", mode)
         return float(re.search(r"activations ([\d.]+) MB", said).group(1)) * 1e6
 
-    heads, channels = (tiny_llama.ODD[key] for key in ("num_attention_heads", "head_dim"))
+    heads, channels, hidden = (tiny_llama.ODD[key] for key in ("num_attention_heads", "head_dim", "hidden_size"))
     assert activations("attention") - activations("full") == pytest.approx(
-        3 * 4 * 30000 * heads * (channels + 1), rel=0.003)
+        3 * 4 * 30000 * (heads * (channels + 1) + hidden), rel=0.003)
 
 
 def chosen(text):

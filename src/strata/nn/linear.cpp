@@ -7,6 +7,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
+#include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/dora.h"
 #include "strata/nn/function_state.h"
 #include "strata/nn/weight_product.h"
@@ -23,6 +24,7 @@ struct LinearCall {
   bool has_residual;
   bool training;
   bool wants_output = true;
+  at::Tensor known = {};  // what the output is, where it is not wanted; undefined: nothing
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 };
 
@@ -107,8 +109,9 @@ at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor&
                      const BranchPart& branch, const LinearCall& call, variable_list& saved) {
   // DoRA's magnitude needs the output for its own gradient.
   if (layer.is_dora()) return dora_product(layer, x, residual, call, saved);
-  at::Tensor y = call.wants_output ? plain_product(layer, x, residual, branch, call.training)
-                                   : shape_alone(layer, x);
+  at::Tensor y = call.wants_output      ? plain_product(layer, x, residual, branch, call.training)
+                 : call.known.defined() ? call.known
+                                        : shape_alone(layer, x);
   if (const Vera* vera = layer.vera(); vera != nullptr) {
     saved.push_back(call.wants_output ? vera_forward_(y, x, *vera, call.draw)
                                       : vera_hidden(x, *vera, call.draw));
@@ -156,6 +159,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
       needs_input |= trains_on_input(*call.layers[i]);
     }
     if (hidden.defined()) saved.push_back(hidden);
+    call.known = at::Tensor();  // kept by whoever reads it
     if (!needs_input) call.remake = nullptr;
     if (needs_input && !call.remake) saved[0] = x;
     context->save_for_backward(std::move(saved));
@@ -280,13 +284,28 @@ at::Tensor Linear::forward(const at::Tensor& x, const ForwardContext& context) c
 }
 
 at::Tensor Linear::add_to(const at::Tensor& residual, const Remakable& x,
-                          const ForwardContext& context, bool wants_output) const {
+                          const ForwardContext& context, bool wants_output,
+                          const at::Tensor& known) const {
   if (rescale_ != nullptr && !rescale_->of_input) return residual + forward(x.value, context);
   const Remakable input = rescale_ != nullptr ? Remakable(on_input(x.value, rescale())) : x;
   LinearCall call = call_of({this}, input, /*has_residual=*/true, context);
   call.wants_output = wants_output;
+  call.known = known;
   return LinearFunction::apply(std::move(call), input.value,
                                std::optional<at::Tensor>(residual))[0];
+}
+
+at::Tensor Linear::forward_add_once(const Remakable& x, const at::Tensor& residual,
+                                    const ForwardContext& context) const {
+  KeptAttention* kept = context.pass.kept_attention;
+  const bool scales_output = rescale_ != nullptr && !rescale_->of_input;
+  if (kept == nullptr || is_dora() || scales_output) return forward_add(x, residual, context);
+  if (kept->runs_again()) {
+    return add_to(residual, x, context, /*wants_output=*/false, kept->take_sum());
+  }
+  const at::Tensor sum = forward_add(x, residual, context);
+  kept->keep_sum(sum);
+  return sum;
 }
 
 at::Tensor Linear::forward_add(const Remakable& x, const at::Tensor& residual,

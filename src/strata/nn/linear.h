@@ -70,6 +70,10 @@ class Linear {
   // residual + forward(x); the residual's gradient is the output's.
   at::Tensor forward_add(const Remakable& x, const at::Tensor& residual,
                          const ForwardContext& context) const;
+  // forward_add() behind attention: where what attention computed is kept, so is this sum, and the
+  // product is not run again (nn/attention/kept_attention.h). Not DoRA's, which needs its output.
+  at::Tensor forward_add_once(const Remakable& x, const at::Tensor& residual,
+                              const ForwardContext& context) const;
   // As forward_add() at the end of a block: where context.pass.wants_output is false, what its
   // gradients need is kept and the sum is not computed; the result is then of the right shape
   // alone.
@@ -79,8 +83,9 @@ class Linear {
   at::Tensor forward_last(const Remakable& x, const ForwardContext& context) const;
 
  private:
+  // The sum, unless it is not wanted or `known`.
   at::Tensor add_to(const at::Tensor& residual, const Remakable& x, const ForwardContext& context,
-                    bool wants_output) const;
+                    bool wants_output, const at::Tensor& known = {}) const;
 
   std::string path_;
   std::shared_ptr<Parameter> weight_;

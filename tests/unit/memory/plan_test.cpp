@@ -26,7 +26,8 @@ const char* kConfig = R"({"model_type": "llama", "vocab_size": 640, "hidden_size
 
 struct Built {
   Built(at::Device device, const shard::ScheduleOptions& options, bool freeze_first_layers,
-        const shard::ActivationHomeOptions& activations = {}, bool freeze_embedding = false)
+        const shard::ActivationHomeOptions& activations = {}, bool freeze_embedding = false,
+        at::ScalarType compute_type = at::kFloat)
       : mesh(comm::make_fake_mesh(1, 1)),
         model(models::create_model(parse_json(kConfig, "config"), {})) {
     if (freeze_first_layers) {
@@ -38,7 +39,8 @@ struct Built {
       const bool is_embedding = parameter->name().find("embed") != std::string::npos;
       if (freeze_embedding && is_embedding) parameter->set_requires_grad(false);
     }
-    store = std::make_unique<shard::UnitStore>(*model, mesh, shard::StoreOptions{.device = device});
+    store = std::make_unique<shard::UnitStore>(
+        *model, mesh, shard::StoreOptions{.compute_type = compute_type, .device = device});
     const shard::ChainShape shape = shard::shape_of(*model, store->partition());
     executor = std::make_unique<shard::Executor>(
         *model, *store, shard::build_schedules(shape, options), activations);
@@ -77,10 +79,11 @@ shard::ActivationHomeOptions in_files(const std::filesystem::path& folder) {
 
 // The account is the process's: what this run adds is measured in phases of its own names.
 Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
-                        const std::string& phase_name) {
+                        const std::string& phase_name, at::ScalarType compute_type = at::kFloat) {
   Account& account = *cpu_account();
   const strata::testing::TemporaryFolder folder;
-  Built built(at::kCPU, options, frozen, in_files(folder.path()));
+  Built built(at::kCPU, options, frozen, in_files(folder.path()), /*freeze_embedding=*/false,
+              compute_type);
   built.executor->observe([&](const shard::Step& step, bool) {
     const bool backward =
         step.action == shard::Action::kLoss || step.action == shard::Action::kBackward;
@@ -94,6 +97,7 @@ Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
   for (int step = 0; step < 2; ++step) {
     built.executor->train(batch, context, true, true);
     built.optimizer->step(1e-3, 1);
+    built.executor->parameters_changed();
   }
   account.begin_phase("between tests");
   for (const Phase& phase : account.phases()) {
@@ -104,8 +108,8 @@ Phase measured_backward(const shard::ScheduleOptions& options, bool frozen,
 
 TEST(Plan, EqualsWhatARunTakesByKind) {
   ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
-  for (const auto checkpointing : {shard::Checkpointing::kFull, shard::Checkpointing::kSelective,
-                                   shard::Checkpointing::kNone}) {
+  for (const auto checkpointing : {shard::Checkpointing::kFull, shard::Checkpointing::kAttention,
+                                   shard::Checkpointing::kSelective, shard::Checkpointing::kNone}) {
     for (bool frozen : {true, false}) {
       const std::string name =
           fmt::format("checkpointing {} frozen {}", static_cast<int>(checkpointing), frozen);
@@ -127,6 +131,29 @@ TEST(Plan, EqualsWhatARunTakesByKind) {
       }
       EXPECT_GT(planned->at_peak[MemoryKind::kActivations], 0);
     }
+  }
+}
+
+// Slots that stay and that updates write: two bytes a weight, and no more in later steps.
+TEST(Plan, OfCopiesThatStayEqualsWhatARunTakes) {
+  ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
+  const shard::ScheduleOptions options{.resident = true};
+  const Phase measured =
+      measured_backward(options, /*frozen=*/false, "copies that stay", at::kBFloat16);
+  Imagined imagined;
+  imagined.account().begin_phase("load");
+  Built built(at::kMeta, options, /*freeze_first_layers=*/false, {}, /*freeze_embedding=*/false,
+              at::kBFloat16);
+  const Plan plan = walk(imagined.account(), *built.store, *built.executor, *built.optimizer,
+                         {.documents = kDocuments});
+  const auto planned = std::ranges::find(plan.phases, "backward", &Phase::name);
+  ASSERT_NE(planned, plan.phases.end());
+  int64_t numel = 0;
+  for (const shard::Unit& unit : built.store->partition().units) numel += unit.segments[0].numel;
+  EXPECT_EQ(planned->at_peak[MemoryKind::kSlots], 2 * numel);
+  for (const MemoryKind kind : {MemoryKind::kParameters, MemoryKind::kGradients,
+                                MemoryKind::kOptimizer, MemoryKind::kSlots}) {
+    EXPECT_EQ(planned->at_peak[kind], measured.at_peak[kind]) << name_of(kind);
   }
 }
 

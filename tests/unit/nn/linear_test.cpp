@@ -6,6 +6,7 @@
 
 #include "gathered.h"
 #include "strata/base/error.h"
+#include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/scaled_add.h"
 #include "strata/ops/dropout.h"
 
@@ -234,6 +235,45 @@ TEST_F(LinearTest, OutputThatNobodyReadsIsNotComputedAndTheGradientsAreTheSame) 
     const auto expected = gradients(true), found = gradients(false);
     ASSERT_EQ(found.size(), branch ? 6u : 4u);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+  }
+}
+
+// The oracle is the same layer run twice. The kept sum is moved between the passes, so that one
+// that was computed again would show.
+TEST_F(LinearTest, KeptSumIsNotComputedAgainAndTheGradientsAreTheSame) {
+  for (const bool branch : {false, true}) {
+    const auto layer = make("o", /*bias=*/true, branch, /*dropout=*/0.3);
+    const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
+    const at::Tensor residual = at::randn({kTokens, kOut}).requires_grad_(true);
+    const at::Tensor dy = at::randn({kTokens, kOut});
+    std::vector<Parameter*> parameters;
+    layer->append_parameters(parameters);
+    const auto gradients = [&](const at::Tensor& y) {
+      auto result = torch::autograd::grad({y}, {x, residual}, {dy});
+      for (Parameter* p : parameters) {
+        result.push_back(gradient_of(*p).clone());
+        p->attach_grad(at::empty(p->shape()), /*overwrite=*/true);
+      }
+      return result;
+    };
+    const at::Tensor plain = layer->forward_add_once(x, residual, context_);
+    const auto expected = gradients(plain);
+    KeptAttention kept;
+    ForwardContext context = context_;
+    context.pass.kept_attention = &kept;
+    {
+      const at::NoGradGuard first_pass;
+      at::Tensor sum = layer->forward_add_once(x, residual, context);
+      EXPECT_TRUE(at::equal(sum, plain));
+      sum.add_(1);
+    }
+    kept.run_again();
+    const at::Tensor y = layer->forward_add_once(x, residual, context);
+    EXPECT_TRUE(at::equal(y, plain + 1));
+    const auto found = gradients(y);
+    ASSERT_EQ(found.size(), branch ? 6u : 4u);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+    EXPECT_THROW((void)layer->forward_add_once(x, residual, context), InternalError);
   }
 }
 

@@ -178,7 +178,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
   if (auto& output = norm(NormPlace::kAttentionOutput)) {
     return residual + output->forward(o_proj_.forward(mixed, context));
   }
-  return o_proj_.forward_add(mixed, residual, context);
+  return o_proj_.forward_add_once(mixed, residual, context);
 }
 
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {

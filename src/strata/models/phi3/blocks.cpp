@@ -57,7 +57,7 @@ at::Tensor Phi3DecoderLayer::attend(const at::Tensor& x, const nn::ForwardContex
       .prefix = prefix(),
       .projection = index_ == 0 ? projection() : nullptr};
   const at::Tensor mixed = nn::fused_rotary_attention(qkv, rope_, options, context);
-  return o_proj_.forward_add(mixed, residual, context);
+  return o_proj_.forward_add_once(mixed, residual, context);
 }
 
 at::Tensor Phi3DecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
