@@ -28,7 +28,7 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 
-void wait_for_any(std::vector<int> descriptors, Clock::time_point deadline) {
+void wait_for_any(const std::vector<int>& descriptors, Clock::time_point deadline) {
   std::vector<pollfd> sources;
   for (int descriptor : descriptors) sources.push_back({descriptor, POLLIN, 0});
   ::poll(sources.data(), sources.size(), milliseconds_until(deadline));
