@@ -325,7 +325,8 @@ void Meeting::handle_on_host(LauncherLink& link, const Json& message) {
 void Meeting::handle_on_guest(LauncherLink& link, const Json& message) {
   if (message.contains("refused")) {
     throw ConfigError("{}", string_in(message, "refused"));
-  } else if (message.contains("round")) {
+  }
+  if (message.contains("round")) {
     next_ = Round{.attempt = number_in(message, "round"),
                   .machine_rank = number_in(message, "machine_rank"),
                   .port = number_in(message, "port"),
