@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path without_trailing_slash(fs::path path) {
+fs::path without_trailing_slash(const fs::path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
@@ -116,7 +116,7 @@ void write_file_atomically(const fs::path& path, std::string_view content, FileS
   const fs::path temporary = sibling(path, "tmp");
   const int descriptor = files.create(temporary);
   if (descriptor < 0) throw_unwritten(path, -descriptor, 0, content.size());
-  Descriptor file(descriptor);
+  const Descriptor file(descriptor);
   RemoveGuard guard(temporary, files);
   const size_t written = files.write(file.get(), std::as_bytes(std::span(content)), 0);
   if (written != content.size()) throw_unwritten(path, errno, written, content.size());

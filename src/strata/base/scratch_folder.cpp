@@ -1,12 +1,12 @@
 #include "strata/base/scratch_folder.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <system_error>
 #include <vector>
 

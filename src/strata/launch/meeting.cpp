@@ -28,7 +28,7 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::max<int64_t>(left, 0));
 }
 
-void wait_for_any(std::vector<int> descriptors, Clock::time_point deadline) {
+void wait_for_any(const std::vector<int>& descriptors, Clock::time_point deadline) {
   std::vector<pollfd> sources;
   for (int descriptor : descriptors) sources.push_back({descriptor, POLLIN, 0});
   ::poll(sources.data(), sources.size(), milliseconds_until(deadline));
@@ -325,7 +325,8 @@ void Meeting::handle_on_host(LauncherLink& link, const Json& message) {
 void Meeting::handle_on_guest(LauncherLink& link, const Json& message) {
   if (message.contains("refused")) {
     throw ConfigError("{}", string_in(message, "refused"));
-  } else if (message.contains("round")) {
+  }
+  if (message.contains("round")) {
     next_ = Round{.attempt = number_in(message, "round"),
                   .machine_rank = number_in(message, "machine_rank"),
                   .port = number_in(message, "port"),

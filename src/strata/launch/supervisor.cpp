@@ -136,7 +136,7 @@ class Supervisor {
     terminate_at_ = Clock::now() + options_.patience;
     stop_within(options_.grace);
   }
-  void tell_other_machines(const std::string& what) {
+  void tell_other_machines(const std::string& what) const {
     if (options_.meeting == nullptr) return;
     const int code = interrupted_by_ != 0 ? 128 + interrupted_by_ : exit_code_;
     const bool is_final =

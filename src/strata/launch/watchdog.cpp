@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -188,7 +187,7 @@ std::string WatchedRank::stacks(int group) const {
   const auto deadline = Clock::now() + kForARank;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(fmt::format("/proc/{}/task", process), error)) {
-    const fs::path task = entry.path();
+    const fs::path& task = entry.path();
     const int thread = std::atoi(task.filename().c_str());
     const std::string name = line_of(task / "comm");
     const char* reason = state == 'T'              ? "stopped"

@@ -19,7 +19,8 @@ bool is_of_any_run(std::string_view name) {
 
 // What a reader looks for first: how often, and by how much, answers are judged right.
 bool is_telling(const std::string& name) {
-  return name.ends_with("accuracies") || name == "accuracy" || name.find("margin") != name.npos;
+  return name.ends_with("accuracies") || name == "accuracy" ||
+         name.find("margin") != std::string::npos;
 }
 
 }  // namespace

@@ -80,8 +80,7 @@ class ChartWriter {
         }
       }
       std::string name = series.name;
-      std::transform(name.begin(), name.end(), name.begin(),
-                     [](unsigned char c) { return std::tolower(c); });
+      std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
       if (!points.empty()) {
         lines.push_back({{"name", name}, {"unit", chart.unit}, {"points", points}});
       }

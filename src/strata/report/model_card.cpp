@@ -1,6 +1,8 @@
 #include "strata/report/model_card.h"
 
 #include <optional>
+#include <ranges>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -45,8 +47,8 @@ std::string plain(const std::string& text) {
 }
 
 std::string last_number(const std::vector<Json>& rows, const std::string& key) {
-  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-    if (const auto value = number_at(*row, key)) return four_digits(*value);
+  for (const Json& row : std::views::reverse(rows)) {
+    if (const auto value = number_at(row, key)) return four_digits(*value);
   }
   return "";
 }
@@ -84,6 +86,6 @@ std::string model_card_text(const ModelCard& card) {
       settings, card.command);
 }
 
-bool is_model_card(std::string_view readme) { return readme.find(kMark) != readme.npos; }
+bool is_model_card(std::string_view readme) { return readme.find(kMark) != std::string_view::npos; }
 
 }  // namespace strata::report

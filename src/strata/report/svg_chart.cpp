@@ -128,7 +128,7 @@ std::vector<Point> thin_out(const std::vector<Point>& points, size_t limit) {
 
 std::vector<Point> smooth(const std::vector<Point>& points) {
   std::vector<Point> finite;
-  std::copy_if(points.begin(), points.end(), std::back_inserter(finite), is_finite);
+  std::ranges::copy_if(points, std::back_inserter(finite), is_finite);
   const size_t count = finite.size();
   std::vector<Point> smoothed;
   for (size_t i = 0; i < count; ++i) {

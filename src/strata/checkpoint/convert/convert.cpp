@@ -254,8 +254,8 @@ void write_target(SavedState& state, const fs::path& out, const ConvertOptions& 
 
 // Opens what was written as anybody would and compares every tensor with what was handed to the
 // writer. Memory: the largest tensor.
-void read_back(SavedState& state, const WeightReader& reader, const fs::path& written,
-               bool is_strata) {
+void compare(SavedState& state, const WeightReader& reader, const fs::path& written,
+             bool is_strata) {
   const std::unique_ptr<SavedState> saved = open_saved_state(written);
   // Of some formats the names in a file are read, of others those in the model.
   const Json config = model_config(state);
@@ -287,6 +287,56 @@ void read_back(SavedState& state, const WeightReader& reader, const fs::path& wr
   }
 }
 
+void read_back(SavedState& state, const WeightReader& reader, const fs::path& folder,
+               ConvertTarget target) {
+  switch (target) {
+    case ConvertTarget::kSafetensors:
+      return;  // was read back before its files got their names
+    case ConvertTarget::kStrata:
+      return compare(state, reader, folder_of(folder, state.facts().step.value_or(0)),
+                     /*is_strata=*/true);
+    case ConvertTarget::kTorch:
+    case ConvertTarget::kDcp:
+      return compare(state, reader, folder, /*is_strata=*/false);
+  }
+}
+
+std::vector<std::string> notes_on_what_is_left_out(const SavedState& state,
+                                                   const ConvertOptions& options) {
+  std::vector<std::string> notes;
+  const bool holds_weights_only = options.target == ConvertTarget::kSafetensors;
+  if (state.has_optimizer() && holds_weights_only && options.with_optimizer) {
+    notes.emplace_back("the optimizer's state is left out: this format has no place for it");
+  }
+  if (state.is_adapter() && options.keeps_base_mark && !state.facts().base_fingerprint.empty() &&
+      options.target == ConvertTarget::kTorch) {
+    notes.emplace_back(
+        "the mark of the adapter's base is left out: this format has no place for it");
+  }
+  return notes;
+}
+
+// What makes weights loadable, of formats that are loaded as a folder. False: it is not known here.
+bool write_companions(const SavedState& state, const fs::path& folder,
+                      const ConvertOptions& options) {
+  if (options.target != ConvertTarget::kSafetensors && options.target != ConvertTarget::kTorch) {
+    return true;
+  }
+  if (state.is_adapter()) {
+    write_file_atomically(folder / hf::kAdapterConfigFile, adapter_config_text(state),
+                          *options.files);
+    copy_tokenizer(state.path(), folder, *options.files);
+    return true;
+  }
+  const fs::path base = base_model_of(state);
+  return !base.empty() && copy_companions(base, folder,
+                                          {.type = options.weight_type.value_or(plain_type(state)),
+                                           .is_packed = holds_packed(state),
+                                           .gives_rewards = holds_reward_head(state),
+                                           .config = options.config,
+                                           .files = options.files});
+}
+
 }  // namespace
 
 void require_new_folder(const fs::path& out) {
@@ -304,44 +354,16 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
         "them",
         state.path().string());
   }
-  std::vector<std::string> notes;
-  const bool holds_weights_only = options.target == ConvertTarget::kSafetensors;
-  if (state.has_optimizer() && holds_weights_only && options.with_optimizer) {
-    notes.push_back("the optimizer's state is left out: this format has no place for it");
-  }
-  if (state.is_adapter() && options.keeps_base_mark && !state.facts().base_fingerprint.empty() &&
-      options.target == ConvertTarget::kTorch) {
-    notes.push_back("the mark of the adapter's base is left out: this format has no place for it");
-  }
+  std::vector<std::string> notes = notes_on_what_is_left_out(state, options);
   AtomicFolder folder(out, *options.files);
   WeightReader reader(state, options.weight_type);
   write_target(state, folder.path(), options, reader);
-  const bool is_model =
-      options.target == ConvertTarget::kSafetensors || options.target == ConvertTarget::kTorch;
-  if (is_model && state.is_adapter()) {
-    write_file_atomically(folder.path() / hf::kAdapterConfigFile, adapter_config_text(state),
-                          *options.files);
-    copy_tokenizer(state.path(), folder.path(), *options.files);
-  } else if (is_model) {
-    const fs::path base = base_model_of(state);
-    if (base.empty() || !copy_companions(base, folder.path(),
-                                         {.type = options.weight_type.value_or(plain_type(state)),
-                                          .is_packed = holds_packed(state),
-                                          .gives_rewards = holds_reward_head(state),
-                                          .config = options.config,
-                                          .files = options.files})) {
-      notes.push_back(
-          "config.json and the tokenizer are not known here: copy them from the base "
-          "model, so that the folder can be loaded");
-    }
+  if (!write_companions(state, folder.path(), options)) {
+    notes.emplace_back(
+        "config.json and the tokenizer are not known here: copy them from the base "
+        "model, so that the folder can be loaded");
   }
-  // Safetensors files were read back before they got their names.
-  if (options.target == ConvertTarget::kStrata) {
-    const int64_t step = state.facts().step.value_or(0);
-    read_back(state, reader, folder_of(folder.path(), step), /*is_strata=*/true);
-  } else if (options.target != ConvertTarget::kSafetensors) {
-    read_back(state, reader, folder.path(), /*is_strata=*/false);
-  }
+  read_back(state, reader, folder.path(), options.target);
   require_new_folder(out);  // what came there meanwhile stays
   folder.commit();
   return notes;

@@ -4,7 +4,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/index_copy.h>
 #include <ATen/ops/tensor.h>
 
 #include "strata/adapters/adapter_options.h"
@@ -23,11 +22,9 @@
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/finite_values.h"
-#include "strata/checkpoint/import.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/weight_names.h"
 #include "strata/models/reward_head.h"
-#include "strata/text/vocabulary_files.h"
 
 namespace strata::checkpoint {
 namespace {

@@ -4,7 +4,6 @@
 #include <limits>
 #include <optional>
 #include <tuple>
-#include <utility>
 
 #include <fmt/ranges.h>
 

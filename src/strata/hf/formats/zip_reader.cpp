@@ -1,6 +1,5 @@
 // ZipArchive: the central directory, every number of it distrusted.
 #include <algorithm>
-#include <limits>
 
 #include <zlib.h>
 
