@@ -354,19 +354,57 @@ def test_a_generator_that_is_printed_is_told(probe):
         assert answer.get("error", "").endswith("printed as a whole, expected its items; write | list behind that filter"), answer
 
 
+# What Jinja makes a marked text of.
+MARKED = """
+'<b>'|safe + 'x' ; 'x' + ('<b>'|safe) ; ('<b>'|safe) * 2 ; 2 * ('<b>'|safe) ; ('<b>'|safe)[0] ; ('<b>'|safe)[1:] ; '<b>'|safe|upper ; '<b>'|safe|lower
+'<b>'|safe|capitalize ; '<b>'|safe|trim ; '<b>'|safe|trim('<') ; '<b>'|safe|string ; '<b>'|safe|indent ; '<b>'|safe|center(9) ; '<b>'|safe|truncate(9)
+'<b b b'|safe|truncate(5, leeway=0) ; '<b>'|safe|reverse ; '<b>'|safe|last ; '<%s>'|safe|format('x') ; ('<%s>'|safe) % 5 ; '<b>'|safe|e ; '<b>'|forceescape
+('<b>'|safe).upper() ; ('<b>'|safe).replace('b', 'c') ; ('-'|safe).join(['x', 'y']) ; ('<b c>'|safe).split()[0] ; ('<b c>'|safe).partition(' ')[2]
+('<{}>'|safe).format('x') ; ('<{k}>'|safe).format_map({'k': 1}) ; ('<b>'|safe).ljust(5) ; ('<b>'|safe).zfill(5) ; ('<b>'|safe).splitlines()[0]
+['<b>'|safe]|map('upper')|first ; '<b>'|safe|default('x')
+""".strip().replace("\n", " ; ").split(" ; ")
+
+
 def test_texts_that_jinja_would_escape_are_told(probe):
     """Beside `safe` and `escape` an operator escapes the other text: an error where that would change it."""
-    for template in ("{{ '<a>' + ('x' | safe) }}", "{{ ('x' | safe) + '<a>' }}", "{{ ('%s' | escape) % '<a>' }}"):
+    for template in ("{{ '<a>' + ('x' | safe) }}", "{{ ('x' | safe) + '<a>' }}", "{{ ('%s' | escape) % '<a>' }}",
+                     *(f"{{{{ ({made}) + '<a>' }}}}" for made in MARKED),
+                     "{{ ('%s' | safe) % ('<a>',) }}", "{{ ('%(k)s' | safe) % {'k': '<a>'} }}", "{{ '%s %s' | safe | format('x', '<a>') }}",
+                     "{{ ('{}' | safe).format('<a>') }}", "{{ ('{k}' | safe).format_map({'k': '<a>'}) }}", "{{ ('{0[0]}' | safe).format(['<a>']) }}",
+                     "{{ ('x' | safe).replace('x', '<a>') }}", "{{ ('-' | safe).join(['<a>', 'b']) }}", "{{ 'a b c d' | safe | truncate(5, end='<a>', leeway=0) }}"):
         theirs, _ = reference(template, CHATS[0])
         assert "&lt;a&gt;" in theirs
         answer = probe.ask(do="render", template=template, messages=CHATS[0])
         assert answer["error"].endswith("expected plain texts; leave that filter away"), answer
     for template in ("{{ 'a' + ('<b>' | safe) }}", "{{ ('<b>' | safe) + ('<c>' | e) }}", "{{ '<a>' ~ ('<b>' | safe) }}",
-                     "{{ ['<a>', '<b>' | safe] | join }}", "{{ '%s' % ('<b>' | safe) }}"):
+                     "{{ ['<a>', '<b>' | safe] | join }}", "{{ '%s' % ('<b>' | safe) }}",
+                     "{{ '<b>' | safe | e }}", "{{ '<b>' | e | e }}", "{{ '<b>' | e | forceescape }}", "{{ {'a': '<b>' | safe} | xmlattr }}",
+                     "{{ ('<b>' | safe | title) + '<a>' }}", "{{ ('<b>' | safe | replace('b', 'c')) + '<a>' }}", "{{ ([1] | join('<b>' | safe)) + '<a>' }}",
+                     "{{ ('<b>' | safe ~ '') + '<a>' }}", "{{ ('<b>' | safe | first) + '<a>' }}", "{{ ('<b>' | safe | list)[0] + '<a>' }}",
+                     "{{ '<b>'.join(['<a>' | safe, 'x']) + '<a>' }}", "{{ ('%s %d' | safe) % ('<b>' | safe, 5) }}", "{{ ('{}{:<4}' | safe).format('<b>' | safe, 'x') }}",
+                     "{{ ('%r' | safe) % 5 }}", "{{ ('%c' | safe) % 'x' }}", "{{ ('%x' | safe) % 255 }}", "{{ ('%*d' | safe) % (5, 3) }}",
+                     "{{ ('{:>5}' | safe).format('x' | safe) }}", "{{ ('<b>' | safe).find('b') }}", "{{ '<b>' | safe | wordcount }}"):
         same_text(probe, template, CHATS[0])
 
 
-BIG = {"big": 2**64 + 1, "small": -(10**30), "edge": 2**63}
+@pytest.mark.parametrize("template", """
+{% set x = [1, 2, 3] | map('string') %}{% for a in x %}{{ a }}{% break %}{% endfor %}|{% for a in x %}{{ a }}{% endfor %}
+{% set x = [1, 2, 3, 4] | select %}{% for a in x if a > 1 %}{{ a }}{% break %}{% endfor %}|{{ x | list }}
+{% set x = [1, 2, 3, 4] | select %}{% for a in x %}{{ a }}{{ loop.last }}{% break %}{% endfor %}|{{ x | list }}
+{% set x = [1, 2, 3, 4] | select %}{% for a in x %}{{ a }}{{ loop.nextitem }}{% if a == 2 %}{% break %}{% endif %}{% endfor %}|{{ x | list }}
+{% set x = [1, 2, 3, 4] | select %}{% for a in x %}{{ loop.length }}{{ loop.revindex }}{% break %}{% endfor %}|{{ x | list }}
+{% set x = [1, 2, 3, 4] | select %}{% for a in x %}{{ a }}{{ x | first }};{% endfor %}
+{% set x = [1, 2, 3] | select %}{% for a in x %}{{ a }}:{{ x | list }}{% else %}none{% endfor %}{% for a in x %}{% else %}none{% endfor %}
+{% set n = namespace(done=false) %}{% for a in [1, 2, 3] if not n.done %}{{ a }}{% set n.done = a == 2 %}{% endfor %}
+{% set n = namespace(f=0) %}{% for a in [1, 2, 3] if a == 1 or n.f.index == 1 %}{{ a }}{% set n.f = loop %}{% endfor %}
+{% set n = namespace(i=0) %}{% for a in [1, 2, 3, 4] if a > n.i %}{{ a }}{{ loop.last }}{{ loop.index }}{% set n.i = a + 1 %}{% endfor %}
+""".strip().splitlines())
+def test_a_loop_takes_items_one_by_one(probe, template):
+    ours, why = same_text(probe, template, CHATS[0])
+    assert why is None and "text" in ours
+
+
+BIG = {"big": 2**64 + 1, "next": 2**64, "small": -(10**30), "edge": 2**63, "huge": 10**400, "inf": float("inf")}
 
 
 @pytest.mark.parametrize("expression", """
@@ -375,6 +413,9 @@ big | big|tojson | [big, small]|tojson | {'k': edge} | {'k': edge}|tojson(indent
 big > 1 | small < 1 | big > edge | small < small | big <= 18446744073709551616.0 | big == 18446744073709551616.0 | 1e300 > big
 big > 0.5 | small < -0.5 | small|abs | big|abs | +big | big|int | big|float | big / 2 | big + 0.5 | 'x' if big else 'y'
 [big, small, edge, 1]|sort | [big, small]|max | [big, big, edge]|unique|list | big|round | big in [big] | edge in [big]
+{big: 1, big - 0.0: 2}|length | {big: 1, edge: 2}[edge] | {9007199254740993: 1, 9007199254740992: 2}|length | {9007199254740993: 1}[9007199254740992.0] | {1: 2}[1.0] | {2**53: 1}[9007199254740992.0]
+{next: 1, big: 2}|length | {next: 1}[big] | {big: 'a', next: 'b'}[big] | 9007199254740993 == 9007199254740992.0 | 9007199254740993 > 9007199254740992.0 | huge == huge | huge > 1e300 | 'x' if huge else 'y' | huge|string
+huge < inf | huge > -inf | huge == inf | '18446744073709551617'|int | ' -0018446744073709551617 '|int | '1_8446744073709551617'|int | '1e30'|int | 1e30|int | 9.3e18|int | '9223372036854775808'|int | huge|string|int == huge
 """.replace("\n", " | ").strip(" |").split(" | "))
 def test_integers_beyond_64_bits(probe, expression):
     """Numbers of tool calls, such as ids, keep their digits; what a double cannot hold was printed as one."""
@@ -386,6 +427,22 @@ def test_integers_beyond_64_bits(probe, expression):
 def test_arithmetic_beyond_64_bits_is_refused(probe, expression):
     answer = probe.ask(do="render", template="{{ " + expression + " }}", messages=CHATS[0], extra=BIG)
     assert answer.get("error", "").endswith(": found an integer beyond 64 bits"), answer
+
+
+@pytest.mark.parametrize("expression", ["huge / 2", "huge + 0.5", "huge|float", "'%.2f' % huge", "'{:e}'.format(huge)", "inf|int"])
+def test_integers_that_no_float_holds_are_refused_as_there(probe, expression):
+    _, why = same_text(probe, "{{ " + expression + " }}", CHATS[0], **BIG)
+    assert "too large" in why or "infinity" in why
+
+
+def test_digits_of_another_base_beyond_64_bits_are_told(probe):
+    answer = probe.ask(do="render", template="{{ 'ffffffffffffffffff'|int(base=16) }}", messages=CHATS[0])
+    assert answer["error"].endswith(": found an integer beyond 64 bits"), answer
+
+
+def test_a_loop_that_its_own_filter_looks_ahead_of_is_refused_as_there(probe):
+    _, why = same_text(probe, "{% set n = namespace(f=0) %}{% for a in [1, 2, 3] if a == 1 or n.f.length %}{% set n.f = loop %}{% endfor %}", CHATS[0])
+    assert why == "generator already executing"
 
 
 def test_every_character_prints_as_python_prints_it(probe):

@@ -311,8 +311,9 @@ class Parser {
 
   Json big(std::string_view digits) {
     constexpr size_t kMaxDigits = 4300;  // as Python, whose limit keeps a text from taking hours
-    if (digits.size() > kMaxDigits + (digits[0] == '-' ? 1 : 0)) {
-      fail_at(at_ - digits.size(), fmt::format("an integer of {} digits", digits.size()),
+    const size_t num_digits = digits.size() - (digits[0] == '-' ? 1 : 0);
+    if (num_digits > kMaxDigits) {
+      fail_at(at_ - digits.size(), fmt::format("an integer of {} digits", num_digits),
               fmt::format("at most {}", kMaxDigits));
     }
     return Json::binary({digits.begin(), digits.end()}, kBigInteger);

@@ -5,6 +5,7 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <vector>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -102,17 +103,53 @@ size_t line_of_open_quote(const std::string& text) {
   return line;
 }
 
-// A line of 1, 2, ... that begins with a tab, which yaml-cpp names by what comes of it. 0: none.
-size_t line_of_tab(const std::string& text) {
-  size_t line = 1;
-  for (size_t begin = 0; begin < text.size(); ++line) {
+// The lines of 1, 2, ... until `last` that begin with a tab.
+std::vector<size_t> lines_of_tabs(const std::string& text, size_t last) {
+  std::vector<size_t> lines;
+  size_t begin = 0;
+  for (size_t line = 1; line <= last && begin < text.size(); ++line) {
     const size_t first = text.find_first_not_of(' ', begin);
-    if (first != std::string::npos && text[first] == '\t') return line;
+    if (first != std::string::npos && text[first] == '\t') lines.push_back(line);
     begin = text.find('\n', begin);
     if (begin == std::string::npos) break;
     ++begin;
   }
-  return 0;
+  return lines;
+}
+
+// The text with a space for each tab at the beginning of a line until `last`.
+std::string without_tabs(std::string text, size_t last) {
+  size_t line = 1;
+  bool is_beginning = true;
+  for (char& c : text) {
+    if (line > last) break;
+    if (is_beginning && c == '\t') c = ' ';
+    is_beginning = c == '\n' || (is_beginning && c == ' ');
+    if (c == '\n') ++line;
+  }
+  return text;
+}
+
+// Whether the text is refused by that very error.
+bool fails_so(const std::string& text, const YAML::Exception& error) {
+  try {
+    YAML::LoadAll(with_last_comment(text));
+    return false;
+  } catch (const YAML::Exception& other) {
+    return other.mark.line == error.mark.line && other.mark.column == error.mark.column &&
+           other.msg == error.msg;
+  }
+}
+
+// The line of the first tab that the error goes away without, or 0: flow style, quotes and block
+// scalars may have tabs, and yaml-cpp names one that it refuses by what comes of it.
+size_t line_of_refused_tab(const std::string& text, const YAML::Exception& error) {
+  const auto last = static_cast<size_t>(error.mark.line) + 1;
+  if (fails_so(without_tabs(text, last), error)) return 0;
+  const std::vector<size_t> lines = lines_of_tabs(text, last);
+  const auto first = std::ranges::partition_point(
+      lines, [&](size_t line) { return fails_so(without_tabs(text, line), error); });
+  return first == lines.end() ? 0 : *first;
 }
 
 [[noreturn]] void throw_no_yaml(const YAML::Exception& error, const std::string& text,
@@ -123,8 +160,7 @@ size_t line_of_tab(const std::string& text) {
         "it",
         name, line_of_open_quote(text));
   }
-  const size_t tab = line_of_tab(text);
-  if (tab > 0 && tab <= static_cast<size_t>(error.mark.line) + 1) {
+  if (const size_t tab = line_of_refused_tab(text, error); tab > 0) {
     throw ConfigError(
         "{}:{}: found a tab at the beginning of the line, expected spaces, which alone indent in "
         "YAML; write spaces in its place",

@@ -63,6 +63,8 @@ TEST(ParseJsonExactly, KeepsBigIntegers) {
   EXPECT_EQ(message_of<FormatError>(
                 [] { parse_json_exactly("[1" + std::string(4300, '9') + "]", "x.json"); }),
             "x.json:1:2: found an integer of 4301 digits, expected at most 4300; correct the file");
+  EXPECT_EQ(message_of<FormatError>([&] { parse_json_exactly(longest + "9", "x.json"); }),
+            "x.json:1:1: found an integer of 4301 digits, expected at most 4300; correct the file");
 }
 
 TEST(ParseJson, RepeatedKeys) {

@@ -138,6 +138,11 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
       {"fsdp_config:\n  a: 1\n \tb: 1\n", ":3: found a tab"},
       {"seed: 1\n\t\noutput_dir: x\n", ":2: found a tab"},
       {"seed: [\noutput_dir: x: y\n\ta: 1\n", ":2:14: found text that is not YAML"},
+      // Tabs that PyYAML takes, before another error.
+      {"{\n\t\"seed\": 1,\n\t\"packing\": true\n\t\"bf16\": true\n}\n",
+       ":4:8: found text that is not YAML"},
+      {"output_dir: |\n  a\n  \tb\nseed: 1\n  packing: true\n", ":5:"},
+      {"output_dir: 'a\n\tb'\nseed: 1\nfsdp_config:\n\ta: 1\n", ":5: found a tab"},
       {std::string("seed: 1\n\0\0", 10), ": found a file that is not text (it has bytes of zero)"},
   };
   for (const Row& row : table) {

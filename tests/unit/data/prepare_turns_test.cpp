@@ -65,6 +65,10 @@ TEST_F(PrepareTurnsTest, NamesRowsWhoseWishesCannotBeFollowed) {
     EXPECT_THAT(error(R"(, "weight": 0.5)"),
                 HasSubstr("f.jsonl:2: message 2: found 0.5 as \"weight\", expected 0"));
     EXPECT_THAT(error(R"(, "weight": "0")"), HasSubstr("found \"0\" as \"weight\""));
+    EXPECT_THAT(error(R"(, "weight": 18446744073709551616)"),
+                HasSubstr("found 18446744073709551616 as \"weight\""));
+    EXPECT_THAT(error(R"(, "train": -18446744073709551616)"),
+                HasSubstr("found -18446744073709551616 as \"train\""));
     EXPECT_THAT(error(R"(, "train": 1)"), HasSubstr("found 1 as \"train\", expected true"));
     EXPECT_THAT(error(R"(, "weight": 1, "train": false)"), HasSubstr("contradict each other"));
   }

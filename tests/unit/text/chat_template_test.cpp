@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 
 namespace strata::text {
 namespace {
@@ -41,6 +42,18 @@ TEST(ChatTemplate, PublishedValues) {
             R"({"a":2,"b":1})");
   EXPECT_EQ(render("{{ [true, none, 1.0, 'a', {'a': 'b'}] }}{{ nope }}"),
             "[True, None, 1.0, 'a', {'a': 'b'}]");
+}
+
+TEST(ChatTemplate, NamesWhatIsNoMessage) {
+  for (const auto& [text, kind] : {std::pair("[18446744073709551616]", "number"),
+                                   std::pair("[\"x\"]", "string"), std::pair("[[]]", "array")}) {
+    try {
+      ChatTemplate("x").render(parse_json_exactly(text, "x"), {}, false, {});
+      ADD_FAILURE() << text;
+    } catch (const FormatError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string("found ") + kind + " as message 0"));
+    }
+  }
 }
 
 TEST(ChatTemplate, GenerationBlocksAreByteSpans) {

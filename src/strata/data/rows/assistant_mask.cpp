@@ -126,13 +126,15 @@ std::optional<bool> wish_of(const Json& message) {
   std::optional<bool> wish;
   if (const auto weight = message.find("weight"); weight != message.end() && !weight->is_null()) {
     if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
-      throw FormatError("found {} as \"weight\", expected 0 (not learnt) or 1", weight->dump());
+      throw FormatError("found {} as \"weight\", expected 0 (not learnt) or 1",
+                        dump_python(*weight, -1, /*sort_keys=*/false, /*ensure_ascii=*/false));
     }
     wish = *weight == 1;
   }
   if (const auto train = message.find("train"); train != message.end() && !train->is_null()) {
     if (!train->is_boolean()) {
-      throw FormatError("found {} as \"train\", expected true or false", train->dump());
+      throw FormatError("found {} as \"train\", expected true or false",
+                        dump_python(*train, -1, /*sort_keys=*/false, /*ensure_ascii=*/false));
     }
     if (wish && *wish != train->get<bool>()) {
       throw FormatError("found \"weight\" and \"train\" that contradict each other, expected one");

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "strata/text/jinja/filters.h"
+#include "strata/text/jinja/marked.h"
 #include "strata/text/jinja/strings.h"
 
 namespace strata::text::jinja {
@@ -126,7 +127,8 @@ Value last_filter(Arguments& a) {
     throw Fault("'generator' object is not reversible; write | list before it");
   }
   const Items items = iterate(subject(a), a.budget);
-  return items.empty() ? Value::undefined("no last item, sequence was empty") : items.back();
+  if (items.empty()) return Value::undefined("no last item, sequence was empty");
+  return marked_as(subject(a), items.back());
 }
 
 Value reverse_filter(Arguments& a) {

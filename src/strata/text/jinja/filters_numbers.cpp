@@ -3,6 +3,8 @@
 #include <cmath>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "strata/text/jinja/filters.h"
 #include "strata/text/jinja/format_spec.h"
 #include "strata/text/jinja/strings.h"
@@ -22,8 +24,17 @@ Value float_filter(Arguments& a) {
   return is_whole ? Value(parsed) : a.get(1, "default", 0.0);
 }
 
+// An integer beyond 64 bits, of digits behind their sign.
+std::optional<Value> big_integer_of(const std::string& digits, int64_t base) {
+  if (base != 10) throw Fault("found an integer beyond 64 bits");
+  constexpr size_t kMaxDigits = 4300;  // Python's
+  const size_t first = digits.starts_with('-') ? 1 : 0;
+  if (digits.size() - first > kMaxDigits) return std::nullopt;
+  return Value::big(digits.substr(0, first) + digits.substr(digits.find_first_not_of('0', first)));
+}
+
 // int(text, base): a sign, the base's prefix, digits with single underscores between.
-std::optional<int64_t> read_integer(std::string_view text, int64_t base) {
+std::optional<Value> read_integer(std::string_view text, int64_t base) {
   const bool is_negative = text.starts_with('-');
   if (is_negative || text.starts_with('+')) text.remove_prefix(1);
   const char letter = text.size() > 1 && text[0] == '0' ? static_cast<char>(text[1] | 0x20) : '\0';
@@ -46,22 +57,29 @@ std::optional<int64_t> read_integer(std::string_view text, int64_t base) {
   int64_t number = 0;
   const char* end = digits.data() + digits.size();
   const auto result = std::from_chars(digits.data(), end, number, static_cast<int>(base));
-  return result.ec == std::errc() && result.ptr == end && text[0] != '-' ? std::optional(number)
-                                                                         : std::nullopt;
+  if (result.ptr != end || text[0] == '-') return std::nullopt;
+  if (result.ec == std::errc()) return Value(number);
+  if (result.ec != std::errc::result_out_of_range) return std::nullopt;
+  return big_integer_of(digits, base);
 }
 
 Value int_filter(Arguments& a) {
   const Value& value = subject(a);
   if (value.is_integral()) return value.integer();
   if (value.is_big()) return value;
+  if (value.is_float() && std::isinf(value.number())) {
+    throw Fault("cannot convert float infinity to integer");
+  }
   if (value.is_string()) {
     const std::string text = strip_text(value.text(), nullptr, true, true);
     if (const auto number = read_integer(text, a.get_int(2, "base", 10))) return *number;
   }
   Arguments as_float{{value, /*default=*/Value()}, {}, a.budget};
   const Value number = float_filter(as_float);
-  const bool fits = number.is_number() && std::abs(number.number()) < 9.2e18;
-  return fits ? Value(static_cast<int64_t>(number.number())) : a.get(1, "default", 0);
+  if (!number.is_number() || !std::isfinite(number.number())) return a.get(1, "default", 0);
+  const double whole = std::trunc(number.number());
+  return std::abs(whole) < 9.2e18 ? Value(static_cast<int64_t>(whole))
+                                  : *read_integer(fmt::format("{:.0f}", whole), 10);
 }
 
 // round(value, precision) of an integer: half to even, and an integer again.

@@ -5,17 +5,22 @@
 
 #include "strata/text/jinja/filters.h"
 #include "strata/text/jinja/format_spec.h"
+#include "strata/text/jinja/marked.h"
 #include "strata/text/jinja/strings.h"
 #include "strata/text/utf8.h"
 
 namespace strata::text::jinja {
 namespace {
 
+Value like_subject(Arguments& a, std::string text) {
+  return marked_as(subject(a), Value(std::move(text)));
+}
+
 Value trim_filter(Arguments& a) {
   const Value* chars = a.find(1, "chars");
-  if (chars == nullptr || chars->is_none()) return strip_text(subject_text(a), nullptr, true, true);
-  const std::string set = a.get_text(1, "chars", "");
-  return strip_text(subject_text(a), &set, true, true);
+  const bool is_space = chars == nullptr || chars->is_none();
+  const std::string set = is_space ? "" : a.get_text(1, "chars", "");
+  return like_subject(a, strip_text(subject_text(a), is_space ? nullptr : &set, true, true));
 }
 
 Value replace_filter(Arguments& a) {
@@ -42,30 +47,12 @@ Value indent_filter(Arguments& a) {
     out += lines[i];
     Budget::check_text(out.size());
   }
-  return Value(std::move(out));
+  return like_subject(a, std::move(out));
 }
 
-std::string escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else if (c == '"') {
-      out += "&#34;";
-    } else if (c == '\'') {
-      out += "&#39;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
+Value escape_filter(Arguments& a) { return escape_value(subject(a), a.budget); }
 
-Value escape_filter(Arguments& a) { return Value::marked(escaped(subject_text(a))); }
+Value force_escape_filter(Arguments& a) { return Value::marked(escaped(subject_text(a))); }
 
 // As Jinja has it, not str.title(): words begin behind white space, hyphens and opening brackets.
 Value title_filter(Arguments& a) {
@@ -100,7 +87,8 @@ Value wordcount_filter(Arguments& a) {
 }
 
 Value center_filter(Arguments& a) {
-  return pad_text(subject_text(a), a.get_int(1, "width", 80), " ", /*left=*/true, /*right=*/true);
+  return like_subject(a, pad_text(subject_text(a), a.get_int(1, "width", 80), " ", /*left=*/true,
+                                  /*right=*/true));
 }
 
 // "%s of %s" | format(1, 2), or with names.
@@ -113,7 +101,8 @@ Value format_filter(Arguments& a) {
       for (const auto& [name, value] : a.named) names->set(name, value);
       values = Value(std::move(names));
     }
-    return format_percent(subject_text(a), values, a.budget);
+    const Value pattern = like_subject(a, subject_text(a));
+    return format_percent(pattern, values, a.budget);
   }
   throw Fault("can't handle positional and keyword arguments at the same time");
 }
@@ -127,11 +116,12 @@ Value truncate_filter(Arguments& a) {
   if (leeway < 0) throw Fault(fmt::format("expected leeway >= 0, got {}", leeway));
   const std::string text = subject_text(a);
   const auto chars = split_chars(text);
-  if (static_cast<int64_t>(chars.size()) - leeway <= length) return text;
+  if (static_cast<int64_t>(chars.size()) - leeway <= length) return like_subject(a, text);
+  if (subject(a).is_marked()) refuse_to_escape(a.get(3, "end", ""));
   std::string kept;
   for (int64_t i = 0; i < length - end_size; ++i) kept += chars[static_cast<size_t>(i)];
   if (!a.get_bool(2, "killwords", false)) kept.resize(std::min(kept.rfind(' '), kept.size()));
-  return kept + end;
+  return like_subject(a, kept + end);
 }
 
 std::string url_quoted(std::string_view text, bool is_query) {
@@ -183,8 +173,8 @@ Value xmlattr_filter(Arguments& a) {
     if (name.find_first_of(" \t\n\r\f\v/>=") != std::string::npos) {
       throw Fault("Invalid character in attribute name: " + repr_text(name));
     }
-    out +=
-        (out.empty() ? "" : " ") + escaped(name) + "=\"" + escaped(to_text(value, a.budget)) + "\"";
+    out += (out.empty() ? "" : " ") + escape_value(key, a.budget).text() + "=\"" +
+           escape_value(value, a.budget).text() + "\"";
   }
   return a.get_bool(1, "autospace", true) && !out.empty() ? " " + out : out;
 }
@@ -192,24 +182,25 @@ Value xmlattr_filter(Arguments& a) {
 }  // namespace
 
 const FilterTable& text_filters() {
-  const Function same_text = [](Arguments& a) -> Value { return subject_text(a); };
+  const Function same_text = [](Arguments& a) { return like_subject(a, subject_text(a)); };
   const Function safe = [](Arguments& a) { return Value::marked(subject_text(a)); };
   static const FilterTable table = {
-      {"capitalize", [](Arguments& a) -> Value { return capitalize_text(subject_text(a)); }},
+      {"capitalize",
+       [](Arguments& a) { return like_subject(a, capitalize_text(subject_text(a))); }},
       {"center", center_filter},
       {"e", escape_filter},
       {"escape", escape_filter},
-      {"forceescape", escape_filter},
+      {"forceescape", force_escape_filter},
       {"format", format_filter},
       {"indent", indent_filter},
-      {"lower", [](Arguments& a) -> Value { return lower_text(subject_text(a)); }},
+      {"lower", [](Arguments& a) { return like_subject(a, lower_text(subject_text(a))); }},
       {"replace", replace_filter},
       {"safe", safe},
       {"string", same_text},
       {"title", title_filter},
       {"trim", trim_filter},
       {"truncate", truncate_filter},
-      {"upper", [](Arguments& a) -> Value { return upper_text(subject_text(a)); }},
+      {"upper", [](Arguments& a) { return like_subject(a, upper_text(subject_text(a))); }},
       {"urlencode", urlencode_filter},
       {"wordcount", wordcount_filter},
       {"xmlattr", xmlattr_filter},

@@ -5,6 +5,7 @@
 
 #include "strata/text/jinja/format_spec.h"
 #include "strata/text/jinja/interpreter.h"
+#include "strata/text/jinja/marked.h"
 #include "strata/text/utf8.h"
 
 namespace strata::text::jinja {
@@ -36,7 +37,8 @@ std::string ascii_repr(const Value& value, Budget& budget) {
 
 class FieldFormatter {
  public:
-  FieldFormatter(const Arguments& arguments, size_t first) : arguments_(arguments), first_(first) {}
+  FieldFormatter(const Arguments& arguments, size_t first, bool is_marked)
+      : arguments_(arguments), first_(first), is_marked_(is_marked) {}
 
   std::string format(std::string_view text, int depth) {
     if (depth > 1) throw Fault("Max string recursion exceeded");
@@ -91,7 +93,14 @@ class FieldFormatter {
       rest.remove_prefix(2);
     }
     const std::string spec = rest.empty() ? "" : format(rest.substr(1), depth + 1);
-    return format_value(value, spec, arguments_.budget);
+    std::string formatted = format_value(value, spec, arguments_.budget);
+    const bool is_whole = value.is_marked() && depth == 0;
+    if (is_marked_ && is_whole && !spec.empty()) {
+      throw Fault("found the format specifier " + spec +
+                  " for what safe or escape gave, expected none");
+    }
+    if (is_marked_ && !is_whole) refuse_to_escape(formatted);
+    return formatted;
   }
 
   Value convert(const Value& value, char kind) {
@@ -151,14 +160,15 @@ class FieldFormatter {
   enum class Numbering { kNone, kAutomatic, kManual };
   const Arguments& arguments_;
   const size_t first_;
+  const bool is_marked_;
   Numbering numbering_ = Numbering::kNone;
   size_t next_ = 0;
 };
 
 class PercentFormatter {
  public:
-  PercentFormatter(std::string_view pattern, const Value& given, Budget& budget)
-      : pattern_(pattern), given_(given), budget_(budget) {
+  PercentFormatter(const Value& pattern, const Value& given, Budget& budget)
+      : pattern_(pattern.text()), is_marked_(pattern.is_marked()), given_(given), budget_(budget) {
     if (given.is_list() && given.as_list().is_tuple) {
       values_ = given.as_list().items;
     } else {
@@ -227,6 +237,7 @@ class PercentFormatter {
   int64_t number(const char* why) {
     if (at_ < pattern_.size() && pattern_[at_] == '*') {
       ++at_;
+      if (is_marked_) throw Fault(why);  // it is wrapped there, and no int any more
       const Value& value = next_value();
       if (!value.is_integral()) throw Fault(why);
       Budget::check_text(static_cast<size_t>(std::abs(std::max(value.integer(), -INT64_MAX))));
@@ -251,6 +262,10 @@ class PercentFormatter {
 
   std::string convert(const Value& value, char kind, const std::string& flags, int64_t width,
                       int64_t precision) {
+    if (is_marked_ && is_one_of(kind, "coxX")) {
+      throw Fault(std::string("found %") + kind +
+                  " in what safe or escape gave, expected %s or %d");
+    }
     const auto has = [&](char flag) { return flags.find(flag) != std::string::npos; };
     // The same value in the other language.
     std::string spec = has('-') ? "<" : ">";
@@ -301,12 +316,14 @@ class PercentFormatter {
     text = kind == 's'   ? to_text(value, budget_)
            : kind == 'r' ? to_repr(value, budget_)
                          : ascii_repr(value, budget_);
+    if (is_marked_ && (kind != 's' || !value.is_marked())) refuse_to_escape(text);
     if (precision == kAbsent) return text;
     return format_value(text, "." + std::to_string(precision), budget_);
   }
 
   static constexpr int64_t kAbsent = INT64_MIN;
   std::string_view pattern_;
+  const bool is_marked_;
   const Value& given_;
   Budget& budget_;
   Items values_;
@@ -315,12 +332,13 @@ class PercentFormatter {
 
 }  // namespace
 
-std::string format_fields(std::string_view text, const Arguments& arguments, size_t first) {
-  return FieldFormatter(arguments, first).format(text, 0);
+Value format_fields(const Value& text, const Arguments& arguments, size_t first) {
+  FieldFormatter formatter(arguments, first, text.is_marked());
+  return marked_as(text, formatter.format(text.text(), 0));
 }
 
-std::string format_percent(std::string_view pattern, const Value& given, Budget& budget) {
-  return PercentFormatter(pattern, given, budget).format();
+Value format_percent(const Value& pattern, const Value& given, Budget& budget) {
+  return marked_as(pattern, PercentFormatter(pattern, given, budget).format());
 }
 
 }  // namespace strata::text::jinja

@@ -12,10 +12,9 @@ namespace strata::text::jinja {
 // format(value, spec).
 std::string format_value(const Value& value, std::string_view spec, Budget& budget);
 
-// text.format(*arguments.positional from `first` on, **arguments.named).
-std::string format_fields(std::string_view text, const Arguments& arguments, size_t first);
-
-// pattern % given.
-std::string format_percent(std::string_view pattern, const Value& given, Budget& budget);
+// text.format(*arguments.positional from `first` on, **arguments.named), and pattern % given; of a
+// marked text, Fault where a value would have to be escaped.
+Value format_fields(const Value& text, const Arguments& arguments, size_t first);
+Value format_percent(const Value& pattern, const Value& given, Budget& budget);
 
 }  // namespace strata::text::jinja

@@ -2,6 +2,8 @@
 #include "strata/text/jinja/interpreter.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 namespace strata::text::jinja {
 
@@ -135,34 +137,57 @@ void Interpreter::exec_generation(const Stmt& stmt, Scope& scope, std::string& o
   out += inner;
 }
 
-// The items and position of a running for loop, behind the variable `loop`.
+// The items and position of a running for loop, behind the variable `loop`. Takes an item when its
+// turn comes or the template looks ahead, as Jinja: until then the filter of the loop and a shared
+// generator can change.
 struct Interpreter::Loop {
-  Items items;
+  std::function<bool(Items&)> take;  // adds the next item; false at the end
+  bool is_taking = false;            // the loop's filter looks at it, and may know this loop
+  Items items;                       // so far
   size_t index = 0;
   int depth = 0;
   Value last_changed = Value::undefined("no value yet");
 
-  Value attribute(const std::shared_ptr<Loop>& self, std::string_view name) const;
+  bool has(size_t i) {
+    while (items.size() <= i) {
+      if (std::exchange(is_taking, true)) throw Fault("generator already executing");
+      const bool is_end = !take(items);
+      is_taking = false;
+      if (is_end) return false;
+    }
+    return true;
+  }
+  // To the next item; a filter that knows the loop sees the position before.
+  bool advance() {
+    const bool is_left = has(index + 1);
+    if (is_left) ++index;
+    return is_left;
+  }
+  size_t length() {
+    while (has(items.size())) continue;
+    return items.size();
+  }
+  Value attribute(const std::shared_ptr<Loop>& self, std::string_view name);
 };
 
-Value Interpreter::Loop::attribute(const std::shared_ptr<Loop>& self, std::string_view name) const {
+Value Interpreter::Loop::attribute(const std::shared_ptr<Loop>& self, std::string_view name) {
   const auto method = [](const char* method_name, std::function<Value(Arguments&)> body) {
     return Value(std::make_shared<const Callable>(Callable{method_name, std::move(body), nullptr}));
   };
   if (name == "index") return index + 1;
   if (name == "index0") return index;
-  if (name == "revindex") return items.size() - index;
-  if (name == "revindex0") return items.size() - index - 1;
+  if (name == "revindex") return length() - index;
+  if (name == "revindex0") return length() - index - 1;
   if (name == "first") return index == 0;
-  if (name == "last") return index + 1 == items.size();
-  if (name == "length") return items.size();
+  if (name == "last") return !has(index + 1);
+  if (name == "length") return length();
   if (name == "depth") return depth + 1;
   if (name == "depth0") return depth;
   if (name == "previtem") {
     return index > 0 ? items[index - 1] : Value::undefined("there is no previous item");
   }
   if (name == "nextitem") {
-    return index + 1 < items.size() ? items[index + 1] : Value::undefined("there is no next item");
+    return has(index + 1) ? items[index + 1] : Value::undefined("there is no next item");
   }
   const std::weak_ptr<Loop> weak = self;  // methods must not keep the loop alive that keeps them
   if (name == "cycle") {
@@ -190,24 +215,42 @@ Interpreter::Flow Interpreter::exec_for(const Stmt& stmt, Scope& scope, std::str
   return run_loop(stmt, eval(*stmt.value, scope), scope, out, 0);
 }
 
+// Gives the items of a value one by one, then nothing: those of a generator are taken from it.
+static std::function<std::optional<Value>()> item_source(const Value& value, Budget& budget) {
+  const bool is_shared = value.is_generator();
+  const Value source = is_shared ? value : Value::generator(iterate(value, budget));
+  return [source, is_shared, &budget]() -> std::optional<Value> {
+    Generator& from = source.as_generator();
+    if (from.num_taken == from.items.size()) return std::nullopt;
+    if (is_shared) budget.spend();
+    return from.items[from.num_taken++];
+  };
+}
+
+bool Interpreter::passes(const Stmt& stmt, const Value& item, Scope& scope) {
+  const ScopeMark mark(*this);
+  Scope& inner = new_scope(&scope);
+  assign(*stmt.target, item, inner);
+  return is_true(eval(*stmt.filter, inner));
+}
+
 Interpreter::Flow Interpreter::run_loop(const Stmt& stmt, const Value& iterable, Scope& scope,
                                         std::string& out, int depth) {
   auto loop = std::make_shared<Loop>();
-  loop->items = iterate(iterable, budget_);
   loop->depth = depth;
-  if (stmt.filter) {
-    Items kept;
-    for (Value& item : loop->items) {
-      const ScopeMark mark(*this);
-      Scope& inner = new_scope(&scope);
-      assign(*stmt.target, item, inner);
-      if (is_true(eval(*stmt.filter, inner))) kept.push_back(std::move(item));
+  auto next = item_source(iterable, budget_);
+  loop->take = [&](Items& items) {
+    while (std::optional<Value> item = next()) {
+      if (!stmt.filter || passes(stmt, *item, scope)) {
+        items.push_back(*std::move(item));
+        return true;
+      }
     }
-    loop->items = std::move(kept);
-  }
-  if (loop->items.empty()) return exec(stmt.other, new_scope(&scope), out);
+    return false;
+  };
+  if (!loop->has(0)) return exec(stmt.other, new_scope(&scope), out);
   const Value variable = loop_variable(stmt, loop, scope);
-  for (; loop->index < loop->items.size(); ++loop->index) {
+  for (bool is_left = true; is_left; is_left = loop->advance()) {
     const ScopeMark mark(*this);
     Scope& inner = new_scope(&scope);
     inner.set("loop", variable);

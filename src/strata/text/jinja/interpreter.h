@@ -61,6 +61,8 @@ class Interpreter {
   Flow exec(const Stmt& stmt, Scope& scope, std::string& out);
   Flow exec_for(const Stmt& stmt, Scope& scope, std::string& out);
   Flow run_loop(const Stmt& stmt, const Value& iterable, Scope& scope, std::string& out, int depth);
+  // Whether an item passes the condition of a for loop.
+  bool passes(const Stmt& stmt, const Value& item, Scope& scope);
   Value loop_variable(const Stmt& stmt, const std::shared_ptr<Loop>& loop, Scope& scope);
   void exec_set_block(const Stmt& stmt, Scope& scope);
   void exec_call_block(const Stmt& stmt, Scope& scope, std::string& out);

@@ -1,6 +1,7 @@
 // Methods of dict, list and tuple, and finding a method.
 #include <algorithm>
 
+#include "strata/text/jinja/marked.h"
 #include "strata/text/jinja/methods.h"
 
 namespace strata::text::jinja {
@@ -88,7 +89,7 @@ Value find_method(const Value& object, std::string_view name) {
                       all.positional.insert(all.positional.end(), arguments.positional.begin(),
                                             arguments.positional.end());
                       try {
-                        return body(all);
+                        return marked_as(object, body(all));
                       } catch (const Fault& fault) {
                         throw Fault(method_name + "(): " + fault.what());
                       }

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "strata/text/jinja/format_spec.h"
+#include "strata/text/jinja/marked.h"
 #include "strata/text/jinja/methods.h"
 #include "strata/text/jinja/strings.h"
 #include "strata/text/utf8.h"
@@ -110,6 +111,7 @@ Value partition_method(Arguments& a, bool from_right) {
 }
 
 Value pad_method(Arguments& a, bool left, bool right) {
+  if (a.positional[0].is_marked()) refuse_to_escape(a.get(2, "fillchar", " "));
   return pad_text(self_text(a), a.get_int(1, "width", 0), a.get_text(2, "fillchar", " "), left,
                   right);
 }
@@ -129,6 +131,7 @@ Value join_method(Arguments& a) {
     if (!item.is_string()) {
       throw Fault(std::string("join: expected str items, found ") + item.type_name());
     }
+    if (a.positional[0].is_marked()) refuse_to_escape(item);
     if (!std::exchange(is_first, false)) out += self_text(a);
     out += item.text();
     Budget::check_text(out.size());
@@ -137,6 +140,7 @@ Value join_method(Arguments& a) {
 }
 
 Value replace_method(Arguments& a) {
+  if (a.positional[0].is_marked()) refuse_to_escape(a.get(2, "new", ""));
   return replace_text(self_text(a), a.require(1, "old").is_string() ? a.get_text(1, "old", "") : "",
                       a.get_text(2, "new", ""), a.get_int(3, "count", -1));
 }
@@ -189,7 +193,7 @@ Value format_map_method(Arguments& a) {
   for (const auto& [key, value] : names.as_dict().entries) {
     if (key.is_string()) all.named.emplace_back(key.text(), value);
   }
-  return format_fields(self_text(a), all, 0);
+  return format_fields(a.positional[0], all, 0);
 }
 
 // A title has a capital at the start of each word and no other.
@@ -271,7 +275,7 @@ const MethodTable& text_methods() {
       {"swapcase", [](Arguments& a) -> Value { return swapcase_text(self_text(a)); }},
       {"zfill", zfill_method},
       {"expandtabs", expandtabs_method},
-      {"format", [](Arguments& a) -> Value { return format_fields(self_text(a), a, 1); }},
+      {"format", [](Arguments& a) { return format_fields(a.positional[0], a, 1); }},
       {"format_map", format_map_method},
       {"encode", refuse_method},
       {"maketrans", refuse_method},

@@ -3,6 +3,7 @@
 
 #include "strata/text/jinja/format_spec.h"
 #include "strata/text/jinja/interpreter.h"
+#include "strata/text/jinja/marked.h"
 #include "strata/text/utf8.h"
 
 namespace strata::text::jinja {
@@ -69,16 +70,6 @@ Value float_operation(const std::string& op, double a, double b) {
   return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-// Jinja escapes what is joined to a text that `safe` or `escape` gave, which no template for a
-// model wants.
-void refuse_to_escape(const Value& marked, const Value& other) {
-  if (!marked.is_marked() || other.is_marked() || !other.is_string()) return;
-  if (other.text().find_first_of("&<>'\"") == std::string::npos) return;
-  throw Fault(
-      "found a text beside what safe or escape gave, in which Jinja writes <, >, & and quotes as "
-      "&lt; and the like, expected plain texts; leave that filter away");
-}
-
 Value repeat(const Value& sequence, int64_t times) {
   if (times < 0) times = 0;
   if (sequence.is_string()) {
@@ -89,7 +80,7 @@ Value repeat(const Value& sequence, int64_t times) {
     }
     std::string out;
     for (int64_t i = 0; i < times && !sequence.text().empty(); ++i) out += sequence.text();
-    return Value(std::move(out));
+    return marked_as(sequence, Value(std::move(out)));
   }
   const Items& items = sequence.as_list().items;
   if (times > 0 && items.size() > Budget::kMaxItems / static_cast<size_t>(times)) {
@@ -105,9 +96,7 @@ Value repeat(const Value& sequence, int64_t times) {
 
 Value binary_operation(const std::string& op, const Value& a, const Value& b, Budget& budget) {
   if (a.is_undefined()) throw Fault(*a.as_undefined().why);
-  if (op == "+" || op == "%") refuse_to_escape(a, b);
-  if (op == "+") refuse_to_escape(b, a);
-  if (op == "%" && a.is_string()) return format_percent(a.text(), b, budget);
+  if (op == "%" && a.is_string()) return format_percent(a, b, budget);
   if (b.is_undefined()) throw Fault(*b.as_undefined().why);
   if (a.is_integral() && b.is_integral()) return integer_operation(op, a.integer(), b.integer());
   const bool has_big = a.is_big() || b.is_big(), has_float = a.is_float() || b.is_float();
@@ -115,7 +104,9 @@ Value binary_operation(const std::string& op, const Value& a, const Value& b, Bu
   if (a.is_number() && b.is_number()) return float_operation(op, a.number(), b.number());
   if (op == "+" && a.is_string() && b.is_string()) {
     Budget::check_text(a.text().size() + b.text().size());
-    return Value(a.text() + b.text());
+    if (a.is_marked()) refuse_to_escape(b);
+    if (b.is_marked()) refuse_to_escape(a);
+    return marked_as(a.is_marked() ? a : b, Value(a.text() + b.text()));
   }
   if (op == "+" && a.is_list() && b.is_list() && a.as_list().is_tuple == b.as_list().is_tuple) {
     Items items = a.as_list().items;
@@ -160,7 +151,7 @@ Value get_item(const Value& object, const Value& key) {
     const int64_t index = key.integer() < 0 ? key.integer() + size : key.integer();
     if (index >= 0 && index < size) {
       if (object.is_list()) return object.as_list().items[static_cast<size_t>(index)];
-      return Value(split_chars(object.text())[static_cast<size_t>(index)]);
+      return marked_as(object, Value(split_chars(object.text())[static_cast<size_t>(index)]));
     }
     return Value::undefined(std::string("'") + object.type_name() + " object' has no element " +
                             std::to_string(key.integer()));
@@ -198,7 +189,7 @@ Value get_slice(const Value& object, const Value& start, const Value& stop, cons
     const auto chars = split_chars(object.text());
     std::string out;
     for (const size_t i : indices) out += chars[i];
-    return Value(std::move(out));
+    return marked_as(object, Value(std::move(out)));
   }
   Items items;
   for (const size_t i : indices) items.push_back(object.as_list().items[i]);

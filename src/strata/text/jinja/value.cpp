@@ -98,7 +98,11 @@ int64_t Value::integer() const {
 }
 
 double Value::number() const {
-  if (is_big()) return std::strtod(big_digits().c_str(), nullptr);
+  if (is_big()) {
+    const double rounded = std::strtod(big_digits().c_str(), nullptr);
+    if (std::isinf(rounded)) throw Fault("int too large to convert to float");
+    return rounded;
+  }
   return is_float() ? std::get<double>(data_) : static_cast<double>(integer());
 }
 
@@ -117,10 +121,54 @@ const char* Value::type_name() const {
 
 namespace {
 
+// Whether the numbers are told apart by all their digits: a double has no place for those of an
+// integer beyond 2^53.
+bool differ_by_digits(const Value& a, const Value& b) {
+  const auto has_digits = [](const Value& value) {
+    return !value.is_float() || std::isfinite(value.number());
+  };
+  const auto is_large = [](const Value& value) {
+    return value.is_big() || (value.is_float() && std::abs(value.number()) >= 0x1p53);
+  };
+  if (a.is_float() && b.is_float()) return false;
+  return (is_large(a) || is_large(b)) && has_digits(a) && has_digits(b);
+}
+
+int compare_digits(const Value& a, const Value& b) {
+  const auto digits_of = [](const Value& value) {
+    if (value.is_big()) return value.big_digits();
+    // What a fraction loses here, none of the integers that it is compared with can tell.
+    if (value.is_float()) return fmt::format("{:.0f}", std::trunc(value.number()));
+    return std::to_string(value.integer());
+  };
+  const std::string x = digits_of(a), y = digits_of(b);
+  const bool is_negative = x[0] == '-';
+  if (is_negative != (y[0] == '-')) return is_negative ? -1 : 1;
+  const int order = x.size() != y.size() ? (x.size() < y.size() ? -1 : 1) : x.compare(y);
+  return is_negative ? -order : order;
+}
+
+int order_of(auto x, auto y) { return x < y ? -1 : x > y ? 1 : 0; }
+
+// Of two numbers: 0 for those that are equal, and beside a NaN.
+int compare_numbers(const Value& a, const Value& b) {
+  if (a.is_integral() && b.is_integral()) return order_of(a.integer(), b.integer());
+  if (differ_by_digits(a, b)) return compare_digits(a, b);
+  // Beside an infinity any finite number does.
+  const auto number = [](const Value& value) { return value.is_big() ? 0.0 : value.number(); };
+  return order_of(number(a), number(b));
+}
+
+bool is_nan(const Value& value) { return value.is_float() && std::isnan(value.number()); }
+
+bool are_equal_numbers(const Value& a, const Value& b) {
+  return !is_nan(a) && !is_nan(b) && compare_numbers(a, b) == 0;
+}
+
 bool is_same_key(const Value& a, const Value& b) {
   if (a.is_string() || b.is_string()) return a.is_string() && b.is_string() && a.text() == b.text();
   if (a.is_none() || b.is_none()) return a.is_none() && b.is_none();
-  return a.is_number() && b.is_number() && a.number() == b.number();
+  return a.is_number() && b.is_number() && are_equal_numbers(a, b);
 }
 
 }  // namespace
@@ -152,37 +200,9 @@ void Dict::set(Value key, Value value) {
   entries.emplace_back(std::move(key), std::move(value));
 }
 
-namespace {
-
-// Whether the numbers are told apart by all their digits: a double has no place for those of an
-// integer beyond 64 bits.
-bool differ_by_digits(const Value& a, const Value& b) {
-  const auto has_digits = [](const Value& value) {
-    return value.is_big() || value.is_integral() ||
-           (value.is_float() && std::isfinite(value.number()));
-  };
-  return (a.is_big() && has_digits(b)) || (b.is_big() && has_digits(a));
-}
-
-int compare_digits(const Value& a, const Value& b) {
-  const auto digits_of = [](const Value& value) {
-    if (value.is_big()) return value.big_digits();
-    // What a fraction loses here, none of the integers that it is compared with can tell.
-    if (value.is_float()) return fmt::format("{:.0f}", std::trunc(value.number()));
-    return std::to_string(value.integer());
-  };
-  const std::string x = digits_of(a), y = digits_of(b);
-  const bool is_negative = x[0] == '-';
-  if (is_negative != (y[0] == '-')) return is_negative ? -1 : 1;
-  const int order = x.size() != y.size() ? (x.size() < y.size() ? -1 : 1) : x.compare(y);
-  return is_negative ? -order : order;
-}
-
-}  // namespace
-
 bool is_true(const Value& v) {
   if (v.is_undefined() || v.is_none()) return false;
-  if (v.is_number()) return v.number() != 0;
+  if (v.is_number()) return v.is_big() || v.number() != 0;
   if (v.is_string()) return !v.text().empty();
   if (v.is_list()) return !v.as_list().items.empty();
   if (v.is_dict()) return v.as_dict().is_namespace || !v.as_dict().entries.empty();
@@ -192,9 +212,7 @@ bool is_true(const Value& v) {
 bool equals(const Value& a, const Value& b, Budget& budget, int depth) {
   budget.spend();
   if (depth > Budget::kMaxDepth) throw Fault("comparison is nested too deeply");
-  if (a.is_integral() && b.is_integral()) return a.integer() == b.integer();
-  if (differ_by_digits(a, b)) return compare_digits(a, b) == 0;
-  if (a.is_number() && b.is_number()) return a.number() == b.number();
+  if (a.is_number() && b.is_number()) return are_equal_numbers(a, b);
   if (a.is_string() && b.is_string()) return a.text() == b.text();
   if (a.is_list() && b.is_list()) {
     const List &x = a.as_list(), &y = b.as_list();
@@ -223,18 +241,15 @@ bool equals(const Value& a, const Value& b, Budget& budget, int depth) {
 int compare(const Value& a, const Value& b, Budget& budget, int depth) {
   budget.spend();
   if (depth > Budget::kMaxDepth) throw Fault("comparison is nested too deeply");
-  const auto order = [](auto x, auto y) { return x < y ? -1 : x > y ? 1 : 0; };
-  if (a.is_integral() && b.is_integral()) return order(a.integer(), b.integer());
-  if (differ_by_digits(a, b)) return compare_digits(a, b);
-  if (a.is_number() && b.is_number()) return order(a.number(), b.number());
-  if (a.is_string() && b.is_string()) return order(a.text().compare(b.text()), 0);
+  if (a.is_number() && b.is_number()) return compare_numbers(a, b);
+  if (a.is_string() && b.is_string()) return order_of(a.text().compare(b.text()), 0);
   if (a.is_list() && b.is_list() && a.as_list().is_tuple == b.as_list().is_tuple) {
     const Items &x = a.as_list().items, &y = b.as_list().items;
     for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
       if (equals(x[i], y[i], budget, depth + 1)) continue;
       return compare(x[i], y[i], budget, depth + 1);
     }
-    return order(x.size(), y.size());
+    return order_of(x.size(), y.size());
   }
   if (a.is_undefined()) throw Fault(*a.as_undefined().why);
   if (b.is_undefined()) throw Fault(*b.as_undefined().why);

@@ -147,7 +147,7 @@ class Value {
   const Callable& as_callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
   const Undefined& as_undefined() const { return std::get<Undefined>(data_); }
   int64_t integer() const;  // of a bool or int
-  double number() const;    // of any number
+  double number() const;    // of any number; Fault for an integer beyond the range of double
   const std::string& big_digits() const { return *std::get<BigInteger>(data_).digits; }
 
   const char* type_name() const;  // Python's: "str", "dict", ...

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/text/jinja/interpreter.h"
 
 namespace strata::text {
@@ -53,11 +54,14 @@ bool ChatTemplate::has_generation_blocks() const {
 
 namespace {
 
+// nlohmann's name; an integer beyond 64 bits is no number to it.
+const char* kind_of(const Json& value) { return big_integer(value) ? "number" : value.type_name(); }
+
 // Without null values; the names that reasoning goes by fill each other.
 Json prepare_message(const Json& message, const std::string& name, size_t index) {
   if (!message.is_object()) {
     throw FormatError("{}: found {} as message {}, expected an object with role and content", name,
-                      message.type_name(), index);
+                      kind_of(message), index);
   }
   Json out = Json::object();
   Json reasoning;
@@ -106,11 +110,10 @@ RenderedChat ChatTemplate::render(const Json& messages, const Tokenizer::Special
                                   bool add_generation_prompt, const Json& extra) const {
   if (!messages.is_array() || messages.empty()) {
     throw FormatError("{}: found {}, expected a list of at least one message", impl_->name,
-                      messages.is_array() ? "no messages" : messages.type_name());
+                      messages.is_array() ? "no messages" : kind_of(messages));
   }
   if (!extra.is_null() && !extra.is_object()) {
-    throw FormatError("{}: found {} as variables, expected an object", impl_->name,
-                      extra.type_name());
+    throw FormatError("{}: found {} as variables, expected an object", impl_->name, kind_of(extra));
   }
   Json chat = Json::array();
   for (const Json& message : messages) {
