@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "byte_tokenizer.h"
+#include "strata/base/exact_json.h"
 #include "strata/data/prepare.h"
 
 namespace strata::data {
@@ -30,7 +31,7 @@ class PreparedRows : public ::testing::Test {
     const auto file = std::make_shared<const std::string>("f.jsonl");
     std::vector<Row> rows;
     for (const std::string& line : lines) {
-      rows.push_back({.fields = Json::parse(line),
+      rows.push_back({.fields = parse_json_exactly(line, *file),
                       .file = file,
                       .line = static_cast<int64_t>(rows.size()) + 1});
     }
