@@ -63,11 +63,11 @@ SANITIZER ?= asan tsan
 sanitize: prepare-parity
 	@failed=; for preset in $(SANITIZER); do tools/run_sanitized $$preset || failed=1; done; [ -z "$$failed" ]
 
-# A dry run of ninja configures, which is all that clang-tidy needs of a build.
+# build.ninja as the target configures, where sources came or went since, and compiles nothing.
 SINCE ?= HEAD
 tidy:
 	@tools/prepare tidy
-	@[ -f build/release/compile_commands.json ] || tools/compile -n >/dev/null
+	@PRESET=release tools/compile build.ninja
 	@tools/check_tidy --since $(SINCE) $(TIDY)
 
 bench-peer: prepare-parity build

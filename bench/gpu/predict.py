@@ -156,9 +156,11 @@ def main():
     parser.add_argument("--rows", type=int, default=4)
     for part in (Chip, Engine):
         for field in dataclasses.fields(part):
-            kind = (lambda word: word == "true") if field.type is bool else field.type
-            parser.add_argument("--" + field.name, type=kind, default=field.default,
-                                help="default: %(default)s")
+            if field.type is bool:
+                parser.add_argument("--" + field.name, action=argparse.BooleanOptionalAction, default=field.default)
+                continue
+            parser.add_argument("--" + field.name, type=field.type, default=field.default, help="default: %(default)s",
+                                choices=("none", "attention", "full") if field.name == "keeps" else None)
     o = vars(parser.parse_args())
     chip, engine = (part(**{field.name: o[field.name] for field in dataclasses.fields(part)}) for part in (Chip, Engine))
     case = CASES[o["case"]]

@@ -8,19 +8,22 @@ import subprocess
 
 import pytest
 
-TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/check_tidy"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {
     "base/a.h": "",
     "base/a.cpp": '#include "strata/base/a.h"\n',
-    "base/only.h": "",
+    "base/only.h": '#include "strata/base/inner.h"\n',
+    "base/inner.h": "",
     "data/b.cpp": '#include "strata/base/a.h"\n#include "strata/base/only.h"\n',
-    "ops/gpu_cuda.cpp": "",
+    "ops/gpu_cuda.cpp": '#include "strata/ops/gpu_only.h"\n',
+    "ops/gpu_only.h": "",
+    "data/read_absent.cpp": "",
 }
 STAND_IN = r"""#!/usr/bin/env python3
 import json, pathlib, re, sys
 source = pathlib.Path(sys.argv[-1])
 database = json.loads((pathlib.Path(sys.argv[sys.argv.index("-p") + 1]) / "compile_commands.json").read_text())
-assert not any("-include" in entry["command"] or "-fpch-preprocess" in entry["command"] for entry in database)
+assert not any("pch" in entry["command"] for entry in database)
 text = source.read_text()
 if "broken" in text:
     sys.exit("no such option")
@@ -33,28 +36,33 @@ for header in re.findall(r'"(strata/[^"]+)"', text):
 
 @pytest.fixture
 def tree(tmp_path):
-    (tmp_path / "tools").mkdir()
-    shutil.copy(TOOL, tmp_path / "tools/check_tidy")
-    stand_in = tmp_path / "clang-tidy"
-    stand_in.write_text(STAND_IN)
-    stand_in.chmod(0o755)
-    build = tmp_path / "build/release"
-    build.mkdir(parents=True)
+    tree = tmp_path / "a checkout"
+    build = tree / "build/release"
+    for folder in [build, tree / "tools"]:
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / "tools/check_tidy", tree / "tools")
+    write_program(tree / "clang-tidy", STAND_IN)
     entries = []
     for name, text in FILES.items():
-        path = tmp_path / "src/strata" / name
+        path = tree / "src/strata" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        if path.suffix == ".cpp" and "_cuda" not in name:
+        if path.suffix == ".cpp" and not path.stem.endswith(("_cuda", "_absent")):
             for target in ["src/strata/x.dir", "fuzz/x.dir"]:
-                command = f"c++ -fpch-preprocess -Winvalid-pch -include /x/cmake_pch.hxx -o {target}/{name}.o -c {path}"
+                pch = f'-fpch-preprocess -Winvalid-pch -include "{build}/cmake_pch.hxx"'
+                command = f'c++ {pch} -o {target}/{name}.o -c "{path}"'
                 entries.append({"directory": str(build), "command": command, "file": str(path)})
     (build / "compile_commands.json").write_text(json.dumps(entries))
-    (tmp_path / ".gitignore").write_text("/build/\n")
-    git(tmp_path, "init", "-q")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "-q", "-m", "all")
-    return tmp_path
+    (tree / ".gitignore").write_text("/build/\n")
+    git(tree, "init", "-q")
+    git(tree, "add", ".")
+    git(tree, "commit", "-q", "-m", "all")
+    return tree
+
+
+def write_program(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def git(tree, *words):
@@ -89,6 +97,12 @@ def test_a_header_is_checked_by_a_source_that_includes_it(tree):
     assert A in check(tree, "src/strata/base/a.h")[1]
 
 
+def test_a_header_is_checked_by_a_source_that_includes_it_by_another_header(tree):
+    (tree / "src/strata/base/inner.h").write_text("int inner;\n")
+    code, lines, error = check(tree)
+    assert code == 1 and error == "" and B in lines and lines[-1].startswith("check_tidy: 1 sources")
+
+
 def test_a_headers_finding_is_told_once(tree):
     code, lines, _ = check(tree, "--all")
     assert code == 1 and lines.count(A_HEADER) == 1
@@ -97,9 +111,59 @@ def test_a_headers_finding_is_told_once(tree):
 
 def test_a_folder_without_findings_passes(tree):
     (tree / "src/strata/base/a.cpp").write_text("// clean\n")
-    code, lines, error = check(tree, "src/strata/base/a.cpp", "src/strata/ops")
+    code, lines, error = check(tree, "src/strata/base/a.cpp", "src/strata/ops", "src/strata/data/read_absent.cpp")
     assert code == 0 and lines == ["check_tidy: 1 sources, 0 findings"]
-    assert "src/strata/ops/gpu_cuda.cpp: left out, the release build does not compile it" in error
+    left_out = ["ops/gpu_cuda.cpp", "ops/gpu_only.h", "data/read_absent.cpp"]
+    reason = "left out, it is no source of the release build and none includes it"
+    assert error.splitlines() == [f"check_tidy: src/strata/{file}: {reason}" for file in left_out]
+
+
+@pytest.mark.parametrize("name", ["new.cpp", "ä.cpp"])
+def test_a_source_that_the_build_does_not_know_is_an_error(tree, name):
+    for source in ["base/a.cpp", "data/b.cpp"]:
+        (tree / "src/strata" / source).write_text("// clean\n")
+    git(tree, "commit", "-q", "-a", "-m", "clean")
+    (tree / "src/strata/base" / name).write_text("")
+    for words in [[], ["--all"], [f"src/strata/base/{name}"]]:
+        code, _, error = check(tree, *words)
+        assert code == 1 and f"check_tidy: src/strata/base/{name}: found no command that compiles it" in error
+
+
+def test_a_source_that_is_deleted_is_not_checked(tree):
+    (tree / "src/strata/base/a.cpp").unlink()
+    code, lines, _ = check(tree, "--all")
+    assert code == 1 and B in lines and lines[-1].startswith("check_tidy: 1 sources")
+
+
+def test_what_is_no_source_of_the_library_is_an_error(tree):
+    (tree / "tests").mkdir()
+    for name in ["../outside.cpp", "src/strata/ops/kernel.cu"]:
+        (tree / name).write_text("")
+    for name in ["tests", "../outside.cpp", "src/strata/ops/kernel.cu"]:
+        code, lines, error = check(tree, name)
+        assert (code, lines) == (1, []) and f"{name}: found what is not checked, expected a .h, a .cpp or" in error
+
+
+def test_make_tidy_configures_for_a_new_source(tree):
+    for name in ["Makefile", "tools/compile"]:
+        shutil.copy(ROOT / name, tree / name)
+    write_program(tree / "tools/prepare", "#!/bin/sh\n")
+    (tree / "build/release/compile_commands.json").unlink()
+    settings = {"CMAKE_EXPORT_COMPILE_COMMANDS": "ON", "CMAKE_CXX_COMPILER_WORKS": "ON"}
+    preset = {"name": "release", "generator": "Ninja", "binaryDir": "${sourceDir}/build/release", "cacheVariables": settings}
+    (tree / "CMakePresets.json").write_text(json.dumps({"version": 6, "configurePresets": [preset]}))
+    project = "cmake_minimum_required(VERSION 3.25)\nproject(x LANGUAGES CXX)\nadd_subdirectory(src/strata)\n"
+    (tree / "CMakeLists.txt").write_text(project)
+    library = "file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cpp)\nadd_library(x STATIC ${sources})\n"
+    (tree / "src/strata/CMakeLists.txt").write_text(library)
+    environment = os.environ | {"CLANG_TIDY": str(tree / "clang-tidy"), "JOBS": "1"}
+    for changed, count in [(None, 0), ("new.cpp", 1)]:
+        if changed:
+            (tree / "src/strata/base" / changed).write_text("// clean\n")
+        run = subprocess.run(["make", "-s", "tidy"], cwd=tree, env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert run.stdout.splitlines()[-1] == f"check_tidy: {count} sources, 0 findings"
+    assert not list(tree.glob("build/release/**/new.cpp.o"))  # configured, nothing compiled
 
 
 def test_what_cannot_be_checked_is_an_error(tree):
@@ -111,4 +175,4 @@ def test_what_cannot_be_checked_is_an_error(tree):
     assert "found no such file" in check(tree, "src/strata/nowhere.cpp")[2]
     assert "check_tidy: " in check(tree, "--since", "nowhere")[2]
     (tree / "build/release/compile_commands.json").unlink()
-    assert "run cmake --preset release" in check(tree, "--all")[2]
+    assert "run tools/compile build.ninja" in check(tree, "--all")[2]

@@ -122,11 +122,11 @@ struct LossBuffers {
   at::Tensor rows;     // what each row of all chunks gives
 };
 
-int64_t loss_rows_on_gpu(const at::Tensor& h, const Linear& output) {
+int64_t loss_rows_on_gpu(const at::Tensor& h, const Linear& output, bool want_gradient) {
   const int64_t bytes_a_row = output.out_features() * static_cast<int64_t>(h.element_size());
   const int64_t trained_bytes =
       std::clamp(kTrainedRowsOnGpu * bytes_a_row, kLeastTrainedBytesOnGpu, kMostTrainedBytesOnGpu);
-  const bool trains = output.weight().requires_grad();
+  const bool trains = want_gradient && output.weight().requires_grad();
   int64_t rows = std::max(kMinRows, (trains ? trained_bytes : kChunkBytesOnGpu) / bytes_a_row);
   if (rows > kTileRowsOnGpu) rows -= rows % kTileRowsOnGpu;
   return std::min(h.size(0), rows);
@@ -139,11 +139,12 @@ at::Tensor empty_logits(int64_t rows, int64_t vocab, const at::TensorOptions& op
   return at::empty({rows, stride}, options).narrow(1, 0, vocab);
 }
 
-LossBuffers make_buffers(const at::Tensor& h, const Linear& output) {
+LossBuffers make_buffers(const at::Tensor& h, const Linear& output, bool want_gradient) {
   const bool on_gpu = is_for_cuda(h);
   const int64_t vocab = output.out_features();
   LossBuffers buffers;
-  buffers.chunk = on_gpu ? loss_rows_on_gpu(h, output) : loss_rows_at_once(h.size(0), vocab);
+  buffers.chunk =
+      on_gpu ? loss_rows_on_gpu(h, output, want_gradient) : loss_rows_at_once(h.size(0), vocab);
   buffers.logits = empty_logits(buffers.chunk, vocab, h.options(), on_gpu);
   buffers.widened = h.scalar_type() == at::kFloat || on_gpu
                         ? buffers.logits
@@ -181,7 +182,7 @@ ops::CrossEntropySums sum_chunks(const ChunkedRows& found) {
 ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
   const int64_t rows = h.size(0), vocab = call.output->out_features();
   const MemoryScope of_logits(MemoryKind::kLogits);
-  const LossBuffers buffers = make_buffers(h, *call.output);
+  const LossBuffers buffers = make_buffers(h, *call.output, call.want_gradient);
   at::Tensor targets = call.targets;
   if (h.is_cuda()) {
     ops::check_targets(targets, vocab);

@@ -25,7 +25,7 @@ enum class Action {
 enum class Keep {
   kNothing,      // no backward pass follows
   kInput,        // full checkpointing: the input alone; the forward pass is run again
-  kAttention,    // the input, what attention computed, the sum behind it; the rest is run again
+  kAttention,    // the input and what nn::KeptAttention keeps; the rest is run again
   kSelected,     // selective checkpointing: what is costly to compute; the rest is computed again
   kActivations,  // everything autograd saves
 };

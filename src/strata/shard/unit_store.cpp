@@ -246,7 +246,10 @@ at::Tensor UnitStore::compute_copy(int u, int segment) {
   const bool is_converted = layout.trainable && layout.storage == at::kFloat && is_16_bit(type) &&
                             !rests_elsewhere() && file_ == nullptr;
   if (!is_converted || state.residence != Residence::kGathered) return {};
-  for (const Extent& extent : layout.extents) extent.parameter->detach_value();
+  // Once an update, however many pieces it has.
+  if (layout.extents.back().parameter->is_gathered()) {
+    for (const Extent& extent : layout.extents) extent.parameter->detach_value();
+  }
   Visit& visit = state.visits[static_cast<size_t>(segment)];
   visit.copy_is_current = true;
   return own_part(visit.slot, layout);

@@ -48,6 +48,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "one_rank"}, Case{.name = "frozen_base", .has_frozen_base = true},
         Case{.name = "two_shards", .world = 2, .shard_size = 2},
         Case{.name = "two_copies", .world = 2, .shard_size = 1},
+        Case{.name = "two_copies_of_two_shards", .world = 4, .shard_size = 2},
         Case{.name = "reduced_at_the_end", .world = 2, .shard_size = 2, .reduces_at_the_end = true},
         Case{.name = "state_in_8_bits", .world = 2, .shard_size = 2, .optimizer = "adamw_8bit"},
         Case{.name = "lion", .optimizer = "lion_32bit"},

@@ -54,6 +54,9 @@ TEST(Strategy, WholeCopiesKeepWhatTheyConverted) {
   other.lora.use_peft = true;
   EXPECT_FALSE(keeps_compute_copies(other, native));
   other = config;
+  other.model.adapter_name_or_path = "outputs/first";
+  EXPECT_FALSE(keeps_compute_copies(other, native)) << "an adapter that is trained on";
+  other = config;
   other.shard.offload_params = true;
   EXPECT_FALSE(keeps_compute_copies(other, native));
 }

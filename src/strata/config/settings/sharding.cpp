@@ -89,8 +89,8 @@ std::vector<Setting> precision_settings() {
        .field = STRATA_FIELD(shard.checkpointing_mode),
        .choices = {"full", "attention", "selective", "auto"},
        .help =
-           "full: keep a block's input alone; attention: keep what attention computed and the sum "
-           "behind it, too; "
+           "full: keep a block's input alone; attention: keep what attention computed, too, and, "
+           "where its projection is added to the residual at once, that sum; "
            "selective: keep what is costly to compute (matrix products, attention) and recompute "
            "norms and activation functions; auto: the least recomputation that fits into memory, "
            "by the plan",

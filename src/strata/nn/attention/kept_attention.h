@@ -21,12 +21,12 @@ class KeptAttention {
   template <typename Compute>
   ops::AttentionResult next(const Compute& compute) {
     if (!runs_again_) return results_.made.emplace_back(compute());
-    return results_.take();
+    return results_.take("attention");
   }
 
   // The sums of residuals, of the first pass and in the second.
   void keep_sum(const at::Tensor& sum) { sums_.made.push_back(sum); }
-  at::Tensor take_sum() { return sums_.take(); }
+  at::Tensor take_sum() { return sums_.take("sum behind attention"); }
 
   void run_again() { runs_again_ = true; }
   bool runs_again() const { return runs_again_; }
@@ -37,12 +37,12 @@ class KeptAttention {
     std::vector<Result> made;
     size_t next = 0;
 
-    Result take() {
+    Result take(const char* subject) {
       if (next == made.size()) {
         throw InternalError(
-            "attention: found more calls when a block ran again than in its forward pass, {}; "
-            "report this as a bug",
-            made.size());
+            "{}: found more calls when a block ran again than in its forward pass, {}; report this "
+            "as a bug",
+            subject, made.size());
       }
       return std::exchange(made[next++], {});
     }

@@ -72,7 +72,8 @@ bool keeps_compute_copies(const config::RunConfig& config, const Target& target)
   const bool is_whole = config.shard.sharding_strategy == ShardingStrategy::kNoShard;
   const bool is_converted = shard::is_16_bit(store_options(config.shard, target).compute_type);
   // A frozen base in fp32 would be there twice.
-  return is_whole && is_converted && !config.lora.use_peft && !offloads_to_host(config.shard);
+  const bool trains_all = !config.lora.use_peft && config.model.adapter_name_or_path.empty();
+  return is_whole && is_converted && trains_all && !offloads_to_host(config.shard);
 }
 
 shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
