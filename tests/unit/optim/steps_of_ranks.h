@@ -1,5 +1,6 @@
 // A few optimizer steps of a small Llama on ranks that are threads of this process, and all that a
-// rank has after them. Owns: the model, its data, the threads. Never: what is compared.
+// rank has after them. Owns: the model, its data, the threads, what is equal. Never: what is
+// compared with what.
 #pragma once
 
 #include <exception>
@@ -10,6 +11,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <gtest/gtest.h>
 
 #include "../comm/listening_port.h"
 #include "strata/comm/mesh.h"
@@ -160,6 +162,18 @@ inline std::vector<Found> run(const Job& job) {
     if (failure) std::rethrow_exception(failure);
   }
   return found;
+}
+
+// Of runs that have learnt something.
+inline void expect_equal_bits(const std::vector<Found>& found, const std::vector<Found>& expected) {
+  for (size_t rank = 0; rank < found.size(); ++rank) {
+    ASSERT_EQ(found[rank].tensors.size(), expected[rank].tensors.size());
+    EXPECT_GT(expected[rank].tensors[0].item<double>(), 0) << "no gradient";
+    for (size_t i = 0; i < found[rank].tensors.size(); ++i) {
+      EXPECT_TRUE(at::equal(found[rank].tensors[i], expected[rank].tensors[i]))
+          << "rank " << rank << ", tensor " << i << " of " << found[rank].tensors.size();
+    }
+  }
 }
 
 }  // namespace strata::optim
