@@ -273,6 +273,7 @@ TEST_F(LinearTest, KeptSumIsNotComputedAgainAndTheGradientsAreTheSame) {
     const auto found = gradients(y);
     ASSERT_EQ(found.size(), branch ? 6u : 4u);
     for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i], expected[i])) << i;
+    EXPECT_EQ(y.use_count(), 1u) << "nobody keeps what was taken";
     EXPECT_THROW((void)layer->forward_add_once(x, residual, context), InternalError);
   }
 }
