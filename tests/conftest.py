@@ -32,6 +32,8 @@ class Inputs:
         "gemma": tiny_llama.GEMMA,
         "gemma2": tiny_llama.GEMMA2,
         "gemma3": tiny_llama.GEMMA3,
+        "gemma4": tiny_llama.GEMMA4,
+        "gemma4_small": tiny_llama.GEMMA4_SMALL,
         "olmo2": tiny_llama.OLMO2,
         "olmo3": tiny_llama.OLMO3,
         "gpt2": tiny_llama.GPT2,

@@ -28,6 +28,8 @@ GRANITE = dict(MODEL, family="granite", embedding_multiplier=2.5, attention_mult
                residual_multiplier=0.35, logits_scaling=1.7)
 GEMMA3 = dict(MODEL, family="gemma3_text", head_dim=64, sliding_window=32,
               layer_types=["sliding_attention", "full_attention"] * 2)
+GEMMA4 = dict(MODEL, family="gemma4_text", head_dim=64, global_head_dim=128, sliding_window=32, num_kv_shared_layers=2,
+              layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=64)
 GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
@@ -134,6 +136,8 @@ TABLE = [
     (1, "NO_SHARD", dict(model="gemma")),
     (2, "FULL_SHARD", dict(model="gemma3")),
     (2, "FULL_SHARD", dict(LORA, model="gemma", bf16=True)),
+    (2, "FULL_SHARD", dict(model="gemma4")),
+    (1, "NO_SHARD", dict(LORA, model="gemma4", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="gemma2")),
     (1, "NO_SHARD", dict(LORA, model="gemma2", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="olmo3")),
@@ -224,7 +228,7 @@ def other_model(name, beside):
     folder.mkdir()
     if name == "gpt_oss packed":
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
-    models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3,
+    models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "gpt_oss": GPT_OSS}

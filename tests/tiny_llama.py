@@ -39,6 +39,13 @@ GRANITE = dict(PLAIN, family="granite", tie_word_embeddings=True, embedding_mult
                attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.2)
 GEMMA3 = dict(PLAIN, family="gemma3_text", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               layer_types=["sliding_attention", "full_attention"])
+# Layers of two shapes of heads, global ones without a projection of values.
+GEMMA4 = dict(PLAIN, family="gemma4_text", hidden_size=36, num_key_value_heads=2, head_dim=10, global_head_dim=14, num_global_key_value_heads=1,
+              attention_k_eq_v=True, sliding_window=7, layer_types=["sliding_attention", "full_attention"],
+              hidden_size_per_layer_input=0)
+# As the small ones: vectors of each layer, and the last two layers read the keys of those before.
+GEMMA4_SMALL = dict(GEMMA4, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, attention_k_eq_v=False,
+                    num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6, final_logit_softcapping=5.0)
 GEMMA2 = dict(PLAIN, family="gemma2", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
 OLMO2 = dict(PLAIN, family="olmo2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
@@ -126,6 +133,8 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
     ids = ({"bos_token_id": 1, "eos_token_id": 2} if llama2 else
            {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": 0})
     torch.manual_seed(seed)
+    if settings.get("hidden_size_per_layer_input"):
+        settings["vocab_size_per_layer_input"] = vocab_size or size
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](
         vocab_size=vocab_size or size, max_position_embeddings=128, **ids, **settings))
     with torch.no_grad():
@@ -137,6 +146,8 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.05, 0.05)
+            if name.endswith("layer_scalar"):
+                buffer.uniform_(0.7, 1.3)
     if dtype:
         model.to(getattr(torch, dtype))
     model.save_pretrained(folder)

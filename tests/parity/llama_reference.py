@@ -19,9 +19,13 @@ GLM_BASE = dict(BASE, head_dim=8, rms_norm_eps=1e-5)
 GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=14)
 NEOX_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
                  max_position_embeddings=64)
+# Layers with a window of 2 heads of 8 channels, global ones of 1 head of 16.
+GEMMA4_BASE = dict(BASE, num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, sliding_window=7,
+                   num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=0,
+                   vocab_size_per_layer_input=97)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
-BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gemma4_text": GEMMA4_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
@@ -53,9 +57,14 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0, scale)
+            # Scores are taken as they are, what is added has a norm: large weights show rounding alone.
+            if family == "gemma4_text" and any(part in name for part in ("q_norm", "k_norm", ".post_")):
+                parameter.mul_(0.4)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.3, 0.3)
+            if name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
     if old_rope_keys:
         file = folder / "config.json"

@@ -17,6 +17,9 @@ TEXT = dict(hidden_size=36, intermediate_size=48, num_hidden_layers=2, num_atten
             num_key_value_heads=1, max_position_embeddings=128)
 GEMMA3 = dict(model_type="gemma3_text", **TEXT, head_dim=10, sliding_window=7,
               layer_types=["sliding_attention", "full_attention"])
+# The last layer reads the keys of the one before, and of its own file's weights nothing.
+GEMMA4 = dict(model_type="gemma4_text", **dict(TEXT, num_hidden_layers=3), head_dim=10, global_head_dim=14, sliding_window=7,
+              layer_types=["sliding_attention"] + 2 * ["full_attention"], num_kv_shared_layers=1, hidden_size_per_layer_input=6)
 # The kind of the whole, what its texts are, and whether the output layer is the embedding.
 KINDS = {"gemma3": (GEMMA3, True), "mistral3": (dict(model_type="mistral", **TEXT, head_dim=10), False),
          "llava": (dict(model_type="llama", **TEXT), False), "llava_qwen2": (dict(model_type="qwen2", **TEXT), True)}
@@ -42,6 +45,30 @@ def save_whole(folder, kind, dtype=torch.float32):
     return model.eval()
 
 
+def save_gemma4(folder):
+    """With weights that published files have and nothing reads: keys and values of a layer that takes another's."""
+    size = save_tokenizer(folder)
+    torch.manual_seed(0)
+    config = CONFIG_MAPPING["gemma4"](
+        text_config=dict(GEMMA4, vocab_size=size, vocab_size_per_layer_input=size, bos_token_id=None, eos_token_id=2, pad_token_id=0),
+        vision_config=dict(model_type="gemma4_vision", hidden_size=16, intermediate_size=24, num_hidden_layers=1, head_dim=8,
+                           num_attention_heads=2, num_key_value_heads=2, patch_size=4, position_embedding_size=64),
+        audio_config=None)
+    model = AutoModelForImageTextToText.from_config(config)
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if "norm" in name or name.endswith("layer_scalar"):
+                tensor.uniform_(0.7, 1.3)
+            elif name.endswith("weight"):
+                tensor.normal_(0, 0.08)
+    model.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    unread = {f"model.language_model.layers.2.self_attn.{name}.weight": torch.ones(14, columns)
+              for name, columns in (("k_proj", 36), ("v_proj", 36))}
+    save_file(load_file(file) | unread, file, metadata={"format": "pt"})
+    return model.eval()
+
+
 def rename(folder, change):
     weights = load_file(folder / "model.safetensors")
     save_file({change(name): tensor for name, tensor in weights.items()}, folder / "model.safetensors",
@@ -58,6 +85,17 @@ def in_memory(name):
 def logits(model, ids):
     with torch.no_grad():
         return model.eval()(input_ids=ids).logits
+
+
+def test_the_language_model_of_gemma4(tmp_path):
+    whole = save_gemma4(tmp_path / "whole")
+    text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model")
+    assert "left out: embed_vision, vision_tower" in text
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", output_loading_info=True)
+    assert model.config.model_type == "gemma4_text"
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    ids = torch.randint(3, 300, (2, 11), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(logits(model, ids), logits(whole, ids))
 
 
 @pytest.mark.parametrize("change", [None, in_memory], ids=["on_disk", "in_memory"])

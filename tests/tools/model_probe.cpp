@@ -95,13 +95,20 @@ bool trains(models::Block& block) {
 // One block's tensors from forward to backward.
 struct Trace {
   at::Tensor input;
-  at::Tensor output;  // undefined when checkpointed
+  at::Tensor output = {};  // undefined when checkpointed
+  // Beside the chain, as Block::reads() and makes().
+  std::vector<at::Tensor> read = {}, made = {};
 };
 
 class Probe {
  public:
   Probe(models::Model& model, Store& store, const nn::ForwardContext& context, bool checkpoint)
-      : blocks_(model.blocks()), store_(store), context_(context), checkpoint_(checkpoint) {
+      : blocks_(model.blocks()),
+        store_(store),
+        context_(context),
+        checkpoint_(checkpoint),
+        shelf_(static_cast<size_t>(model.num_shelved())),
+        shelf_gradients_(shelf_.size()) {
     while (first_ < blocks_.size() && !trains(*blocks_[first_])) ++first_;
   }
 
@@ -120,9 +127,25 @@ class Probe {
  private:
   at::Tensor forward(size_t i, bool with_grad) {
     const at::AutoGradMode mode(with_grad);
-    store_.gather(*blocks_[i]);
-    const at::Tensor y = blocks_[i]->forward(traces_[i].input, context_);
-    store_.release(*blocks_[i]);
+    models::Block& block = *blocks_[i];
+    Trace& trace = traces_[i];
+    trace.read.clear();
+    trace.made.clear();
+    nn::Shelf shelf = shelf_;
+    for (const int slot : block.reads()) {
+      at::Tensor& read = shelf.at(static_cast<size_t>(slot));
+      read = read.detach().set_requires_grad(with_grad);
+      trace.read.push_back(read);
+    }
+    context_.pass.shelf = &shelf;
+    store_.gather(block);
+    const at::Tensor y = block.forward(trace.input, context_);
+    store_.release(block);
+    for (const models::Shelved& made : block.makes()) {
+      const auto slot = static_cast<size_t>(made.slot);
+      trace.made.push_back(shelf.at(slot));
+      shelf_[slot] = shelf[slot].detach();
+    }
     return y;
   }
 
@@ -138,9 +161,27 @@ class Probe {
     for (size_t i = blocks_.size(); i-- > first_;) {
       if (!traces_[i].output.defined()) traces_[i].output = forward_again(i);
       store_.gather(*blocks_[i]);
-      torch::autograd::backward({traces_[i].output}, {dy});
+      differentiate(*blocks_[i], traces_[i], dy);
       store_.release(*blocks_[i]);
       dy = traces_[i].input.grad();
+    }
+  }
+
+  void differentiate(const models::Block& block, const Trace& trace, const at::Tensor& dy) {
+    std::vector<at::Tensor> outputs{trace.output}, gradients{dy};
+    const std::vector<models::Shelved> made = block.makes();
+    for (size_t i = 0; i < made.size(); ++i) {
+      const at::Tensor& gradient = shelf_gradients_.at(static_cast<size_t>(made[i].slot));
+      if (!gradient.defined() || !trace.made[i].requires_grad()) continue;
+      outputs.push_back(trace.made[i]);
+      gradients.push_back(gradient);
+    }
+    torch::autograd::backward(outputs, gradients);
+    const std::vector<int> slots = block.reads();
+    for (size_t i = 0; i < slots.size(); ++i) {
+      const at::Tensor& part = trace.read[i].grad();
+      at::Tensor& sum = shelf_gradients_.at(static_cast<size_t>(slots[i]));
+      if (part.defined()) sum = sum.defined() ? sum + part : part;
     }
   }
 
@@ -148,12 +189,15 @@ class Probe {
   Store& store_;
   nn::ForwardContext context_;
   bool checkpoint_;
+  nn::Shelf shelf_, shelf_gradients_;
   size_t first_ = 0;
   std::vector<Trace> traces_;
 };
 
-at::Tensor all_logits(models::Model& model, Store& store, const nn::ForwardContext& context) {
+at::Tensor all_logits(models::Model& model, Store& store, nn::ForwardContext context) {
   const at::NoGradGuard guard;
+  nn::Shelf shelf(static_cast<size_t>(model.num_shelved()));
+  context.pass.shelf = &shelf;
   at::Tensor x = at::zeros({1});
   for (models::Block* block : model.blocks()) {
     store.gather(*block);
@@ -164,8 +208,10 @@ at::Tensor all_logits(models::Model& model, Store& store, const nn::ForwardConte
 }
 
 // What the first block, the embedding, gives.
-at::Tensor first_output(models::Model& model, Store& store, const nn::ForwardContext& context) {
+at::Tensor first_output(models::Model& model, Store& store, nn::ForwardContext context) {
   const at::NoGradGuard guard;
+  nn::Shelf shelf(static_cast<size_t>(model.num_shelved()));
+  context.pass.shelf = &shelf;
   models::Block& block = *model.blocks().front();
   store.gather(block);
   const at::Tensor rows = block.forward(at::zeros({1}), context);

@@ -15,6 +15,7 @@ constexpr size_t kPromptChunk = 512;
 std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, int64_t capacity) {
   auto copy = std::make_unique<nn::KvCache>(static_cast<int64_t>(cache.layers.size()), capacity);
   const auto grown = [&](const at::Tensor& from) {
+    if (!from.defined()) return from;  // of a layer that reads another's
     at::Tensor to = at::empty({capacity, from.size(1), from.size(2)}, from.options());
     to.narrow(0, 0, length).copy_(from.narrow(0, 0, length));
     return to;

@@ -338,6 +338,8 @@ at::Tensor LoadedModel::next_logits(std::span<const int32_t> ids, nn::KvCache* c
   nn::ForwardContext context;
   context.batch = &batch;
   context.generation.cache = cache;
+  nn::Shelf shelf(static_cast<size_t>(model.num_shelved()));
+  context.pass.shelf = &shelf;
   at::Tensor x = at::empty({0});
   for (models::Block* block : model.blocks()) {
     if (block->kind() != models::BlockKind::kHead) x = block->forward(x, context);

@@ -41,6 +41,8 @@ std::string name_in_folder(const Json& config, const std::string& name) {
   return is_neox(config) ? with_other_start(name, kOutputLayer, kNeoXOutputLayer) : name;
 }
 
-bool is_buffer(std::string_view name) { return name.ends_with(".gate.e_score_correction_bias"); }
+bool is_buffer(std::string_view name) {
+  return name.ends_with(".gate.e_score_correction_bias") || name.ends_with(".layer_scalar");
+}
 
 }  // namespace strata::hf

@@ -96,6 +96,8 @@ class Model {
   // missing, unexpected or misshapen tensors. Calls follow_tie(). Call after attaching adapters and
   // before giving out memory.
   virtual WeightSources check_weights(const hf::ModelFolder& folder) = 0;
+  // Whether a file may hold a tensor of this name for nothing.
+  virtual bool ignores(const std::string& /*tensor*/) const { return false; }
   // Unties an output layer of which the file holds other values than of the embedding, as the
   // reference does; returns whether it did. Call before attaching adapters: they hold weights.
   virtual bool follow_tie(const hf::ModelFolder& folder) = 0;

@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/gemma4/model.h"
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
@@ -45,6 +46,12 @@ std::unique_ptr<Model> create_gpt_oss(const Json& json, const ModelOptions& opti
   GptOssConfig config = parse_gpt_oss_config(json);
   apply(json, options, config.llama);
   return std::make_unique<LlamaModel>(config.llama, options.storage, make_gpt_oss_layers(config));
+}
+
+std::unique_ptr<Model> create_gemma4(const Json& json, const ModelOptions& options) {
+  Gemma4Config config = parse_gemma4_config(json);
+  apply(json, options, config.llama);
+  return std::make_unique<Gemma4Model>(config, options.storage);
 }
 
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
@@ -96,6 +103,7 @@ const std::map<std::string, Family>& families() {
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
        {create_llama<parse_gemma3_text_config>, "Gemma3TextForSequenceClassification"}},
+      {"gemma4_text", {create_gemma4, nullptr}},
       {"glm", {create_llama<parse_glm_config>, "GlmForSequenceClassification"}},
       {"glm4", {create_llama<parse_glm4_config>, "Glm4ForSequenceClassification"}},
       {"glm4_moe", {create_mixture<parse_glm4_moe_config>, nullptr}},

@@ -1,5 +1,7 @@
 #include "strata/models/tied_decoder.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "strata/hf/adapter_files.h"
@@ -11,6 +13,13 @@ namespace strata::models {
 
 std::shared_ptr<nn::Parameter> TiedDecoder::tied_table() const {
   return is_called_tied() && !options_.has_own_head ? table() : nullptr;
+}
+
+bool TiedDecoder::ignores(const std::string& tensor) const {
+  const auto begins = [&](const std::string& prefix) { return tensor.starts_with(prefix); };
+  const auto ends = [&](const std::string& suffix) { return tensor.ends_with(suffix); };
+  return std::ranges::any_of(options_.ignored_prefixes, begins) ||
+         std::ranges::any_of(options_.ignored_suffixes, ends);
 }
 
 bool TiedDecoder::is_called_tied() const {

@@ -25,6 +25,7 @@ class TiedDecoder : public TiedModel {
   };
 
   WeightSources check_weights(const hf::ModelFolder& folder) override;
+  bool ignores(const std::string& tensor) const override;
   bool is_called_tied() const override;
   void describe_tie(Json& config) const override;
 

@@ -114,6 +114,7 @@ void TextModelState::list_weights() {
     sources_.push_back(source->second);
     sources.erase(source);
   }
+  std::erase_if(sources, [&](const auto& source) { return model->ignores(source.first); });
   if (sources.empty()) return;
   throw FormatError(
       "{}: found \"{}\" in the language model, which text_config in config.json does not imply, "

@@ -8,6 +8,7 @@
 #include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/attention/kv_cache.h"
 #include "strata/nn/attention/prefix_attention.h"
+#include "strata/nn/attention/rotated.h"
 #include "strata/nn/attention/sequence_parallel.h"
 #include "strata/nn/function_state.h"
 #include "strata/nn/low_rank.h"
@@ -112,7 +113,9 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   rotate_(q_heads, k_heads, tables, /*inverse=*/false);
   if (o.prefix != nullptr && cache.length == o.prefix->shape()[0]) put_prefix(o, k, cache);
   const KeysValues all =
-      extend_cache(cache, o.layer, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
+      o.reads_cache
+          ? read_cache(cache, o.layer, q.size(0))
+          : extend_cache(cache, o.layer, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
   const auto attend_to_all = [&] {
     if (o.softcap == 0) {
       return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window);
@@ -130,13 +133,9 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   return with_sinks(attend_to_all(), o).out.flatten(1);
 }
 
-// Tables of the batch, and what a cache must know of them.
 RopeTables tables_for(Rope& rope, const AttentionOptions& options, const ForwardContext& context) {
   if (!options.rotates) return {};
-  KvCache* cache = context.generation.cache;
-  if (cache == nullptr) return rope.tables(context.batch->of_documents().positions);
-  cache->length_of_change = rope.options().length_of_change();
-  return rope.tables(context.batch->positions, cache->text_length);
+  return rope_tables(rope, context);
 }
 
 AttentionCall call_of(const AttentionOptions& options, const RopeTables& tables,

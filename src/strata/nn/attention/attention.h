@@ -30,6 +30,8 @@ struct AttentionOptions {
   bool interleaved = false;
   // A number a head beside its scores, ops/attention/attention_sinks.h; null: none.
   Parameter* sinks = nullptr;
+  // k and v are another layer's, which has put them into the cache at its place `layer`.
+  bool reads_cache = false;
   // Of num_heads, among those of the layer: where sequence parallelism gives a rank a share of
   // them.
   int64_t first_head = 0;

@@ -24,4 +24,16 @@ KeysValues extend_cache(KvCache& cache, int64_t layer, const at::Tensor& k, cons
   return {slot.keys.narrow(0, 0, total), slot.values.narrow(0, 0, total)};
 }
 
+KeysValues read_cache(const KvCache& cache, int64_t layer, int64_t added) {
+  const KvCache::Layer& slot = cache.layers.at(static_cast<size_t>(layer));
+  const int64_t total = cache.length + added;
+  if (slot.keys.defined() && total <= slot.keys.size(0)) {
+    return {slot.keys.narrow(0, 0, total), slot.values.narrow(0, 0, total)};
+  }
+  throw InternalError(
+      "attention: found a cache without the {} keys of layer {}, expected the layer to have run; "
+      "report this as a bug",
+      total, layer);
+}
+
 }  // namespace strata::nn

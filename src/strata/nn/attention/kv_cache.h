@@ -37,4 +37,7 @@ struct KeysValues {
 // ConfigError naming the capacity.
 KeysValues extend_cache(KvCache& cache, int64_t layer, const at::Tensor& k, const at::Tensor& v);
 
+// Those of a layer that has written `added` tokens in this forward pass already.
+KeysValues read_cache(const KvCache& cache, int64_t layer, int64_t added);
+
 }  // namespace strata::nn

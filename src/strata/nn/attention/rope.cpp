@@ -76,6 +76,13 @@ at::Tensor longrope_frequencies(const RopeOptions& options, int64_t sequence_len
   return 1.0 / (factors * at::pow(options.theta, exponents_of(options.head_dim)));
 }
 
+// Wavelengths as of a head that turns as a whole, of which the first pairs do.
+at::Tensor proportional_frequencies(const RopeOptions& options) {
+  at::Tensor frequencies = plain_frequencies(options.theta, options.head_dim) / options.factor;
+  frequencies.narrow(0, options.turning_pairs, options.head_dim / 2 - options.turning_pairs).zero_();
+  return frequencies;
+}
+
 }  // namespace
 
 int64_t RopeOptions::length_of_change() const {
@@ -105,6 +112,8 @@ at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence
       return yarn_frequencies(options);
     case RopeKind::kLongrope:
       return longrope_frequencies(options, sequence_length);
+    case RopeKind::kProportional:
+      return proportional_frequencies(options);
   }
   return plain_frequencies(options.theta, options.head_dim);
 }

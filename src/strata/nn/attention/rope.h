@@ -1,6 +1,7 @@
 // The angles of rotary position embeddings: inverse frequencies of each published kind and the
 // cos/sin tables of a micro-batch. Owns: the formulas. Never: the rotation (ops::apply_rope_).
-// Source: transformers modeling_rope_utils.py (default, linear, dynamic, yarn, longrope, llama3).
+// Source: transformers modeling_rope_utils.py (default, linear, dynamic, yarn, longrope, llama3,
+// proportional).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace strata::nn {
 
-enum class RopeKind { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3 };
+enum class RopeKind { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3, kProportional };
 
 struct RopeOptions {
   RopeKind kind = RopeKind::kDefault;
@@ -21,6 +22,7 @@ struct RopeOptions {
   ops::RopePairs pairs = ops::RopePairs::kHalves;
   int64_t max_position_embeddings = 0;
   double factor = 1.0;                           // all but default and longrope
+  int64_t turning_pairs = 0;                     // proportional: the others of the head stay
   double low_freq_factor = 1.0;                  // llama3
   double high_freq_factor = 4.0;                 // llama3
   int64_t original_max_position_embeddings = 0;  // llama3, yarn, longrope

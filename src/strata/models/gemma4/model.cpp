@@ -1,0 +1,81 @@
+#include "strata/models/gemma4/model.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+namespace strata::models {
+namespace {
+
+// Layers that read others' keys and values need not make any, but files hold the weights.
+std::vector<std::string> unread_weights(const Gemma4Config& config) {
+  std::vector<std::string> prefixes;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    if (config.layers[i].keys != KeysOf::kEarlier) continue;
+    for (const char* name : {"k_proj", "v_proj", "k_norm", "v_norm"}) {
+      prefixes.push_back(fmt::format("model.layers.{}.self_attn.{}.", i, name));
+    }
+  }
+  return prefixes;
+}
+
+// With what adapters add to them.
+bool makes_layer_vectors(const nn::Parameter& parameter) {
+  constexpr const char* kModules[] = {"model.embed_tokens_per_layer.",
+                                      "model.per_layer_model_projection.",
+                                      "model.per_layer_projection_norm."};
+  return std::ranges::any_of(kModules, [&](const char* module) {
+    return parameter.name().find(module) != std::string::npos;
+  });
+}
+
+}  // namespace
+
+Gemma4Model::Gemma4Model(const Gemma4Config& config, at::ScalarType storage)
+    : TiedDecoder({.tie_word_embeddings = config.llama.tie_word_embeddings,
+                   .has_own_head = config.llama.has_own_head,
+                   .scores_documents = config.llama.scores_documents,
+                   .ignored_prefixes = unread_weights(config)},
+                  storage),
+      config_(config),
+      storage_(storage),
+      rope_(config.llama.rope),
+      embedding_(std::make_unique<Gemma4Embedding>(config, storage)) {
+  if (config.llama.local_rope) local_rope_.emplace(*config.llama.local_rope);
+  for (int64_t i = 0; i < config.llama.num_hidden_layers; ++i) {
+    const bool is_global = config.layers.at(static_cast<size_t>(i)).is_global;
+    layers_.push_back(std::make_unique<Gemma4DecoderLayer>(config, i, storage,
+                                                           is_global ? rope_ : *local_rope_));
+  }
+  head_ = std::make_unique<LlamaHead>(config.llama, storage, tied_table());
+}
+
+int64_t Gemma4Model::buffer_bytes() const {
+  // Beside the angles the scale of each embedding; the layers' numbers are weights here.
+  const int64_t num_scales = config_.per_layer_size == 0 ? 1 : 2;
+  return rope_.buffer_bytes() + (local_rope_ ? local_rope_->buffer_bytes() : 0) +
+         num_scales * static_cast<int64_t>(c10::elementSize(storage_));
+}
+
+int Gemma4Model::num_shelved() const {
+  return kFirstLayerVectors + static_cast<int>(config_.llama.num_hidden_layers);
+}
+
+void Gemma4Model::init_weight(const nn::Parameter& parameter, at::Tensor full,
+                              at::Generator generator) const {
+  init_as_decoder(parameter, full, config_.llama.initializer_range, std::move(generator));
+  const auto padding = config_.llama.pad_token_id;
+  const bool is_table = parameter.is_embedding_table() && padding.has_value();
+  if (is_table) full.select(0, *padding).zero_();
+}
+
+// The reference has what makes the layers' vectors behind the last norm.
+void Gemma4Model::order_as_reference(std::vector<nn::Parameter*>& list) const {
+  const auto norm = std::ranges::find(list, &head_->norm().weight());
+  if (norm == list.end()) return;
+  std::stable_partition(list.begin(), norm + 1,
+                        [](const nn::Parameter* one) { return !makes_layer_vectors(*one); });
+}
+
+}  // namespace strata::models
