@@ -461,7 +461,7 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(model_type="gemma4_text", num_kv_shared_layers=-1), "found num_kv_shared_layers = -1, expected 0 to"),
     (dict(model_type="gemma4_text", num_kv_shared_layers=1, layer_types=["sliding_attention", "full_attention"]),
      "found num_kv_shared_layers = 1, expected a layer of each kind before those"),
-    (dict(model_type="gemma4_text", vocab_size_per_layer_input=50), "beside vocab_size_per_layer_input = 50, expected no more"),
+    (dict(model_type="gemma4_text", vocab_size_per_layer_input=50, rope_parameters=None), "beside vocab_size_per_layer_input = 50, expected no more"),
     (dict(model_type="gemma4_text", global_head_dim=9), "found head_dim = 9 in layer 1, expected an even number"),
     (dict(model_type="gemma4_text", per_layer_config={"0": dict(head_dim=6)}, layer_types=["full_attention"] * 2),
      "found head_dim = 8 in layer 1, expected an even number, the same"),

@@ -25,6 +25,7 @@ GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_
               layer_types=["sliding_attention", "full_attention"])
 GEMMA2 = dict(family="gemma2", head_dim=12, num_key_value_heads=1, sliding_window=4, attn_logit_softcapping=1.0,
               final_logit_softcapping=2.0)
+GEMMA4 = dict(family="gemma4_text", num_kv_shared_layers=2, hidden_size_per_layer_input=6, use_double_wide_mlp=True)
 GLM = dict(family="glm", num_key_value_heads=1)
 GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
 # All experts of every token: no rounding chooses.
@@ -157,6 +158,18 @@ CASES = {
     "gemma2_tokens": (GEMMA2, dict(target_modules=["k_proj"], trainable_token_indices=[5, 2, 40])),
     "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
     "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
+    "gemma4_all": (GEMMA4, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
+    "gemma4_values_of_keys": (dict(family="gemma4_text", attention_k_eq_v=True), dict(target_modules=["k_proj", "v_proj"], r=3)),
+    "gemma4_dora": (GEMMA4, dict(target_modules=["per_layer_input_gate", "per_layer_model_projection", "k_proj"], r=4, use_dora=True)),
+    "gemma4_vectors_alone": (GEMMA4, dict(target_modules=["per_layer_model_projection"], r=2)),
+    "gemma4_late_layers": (GEMMA4, dict(target_modules=["q_proj", "per_layer_projection"], layers_to_transform=[2, 3], r=2)),
+    "gemma4_tokens": (GEMMA4, dict(target_modules=["q_proj"], trainable_token_indices=[5, 2, 40])),
+    "gemma4_embedding": (GEMMA4, dict(target_modules=["embed_tokens", "v_proj"], r=2)),
+    "gemma4_saved": (GEMMA4, dict(target_modules=["o_proj"], modules_to_save=["embed_tokens_per_layer", "k_norm"])),
+    "gemma4_vera": (dict(family="gemma4_text", global_head_dim=8, num_global_key_value_heads=2),
+                    dict(peft_type="VERA", r=6, target_modules=["q_proj", "up_proj"])),
+    "gemma4_ia3": (GEMMA4, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "per_layer_projection"],
+                                feedforward_modules=["per_layer_projection"])),
     "olmo2": (dict(family="olmo2", num_key_value_heads=2), dict(target_modules=["q_proj", "o_proj", "up_proj"], r=3)),
     "glm": (GLM, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "glm4_norms": (GLM4, dict(target_modules=["q_proj", "gate_up_proj"], modules_to_save=["post_mlp_layernorm", "post_self_attn_layernorm"])),
@@ -209,6 +222,7 @@ CASES = {
     "opt": (OPT, {}),
     "opt_all": (OPT, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "opt_dora": (OPT_350M, dict(target_modules=["project_in", "out_proj", "fc1"], r=4, use_dora=True)),
+    "opt_projections": (OPT_350M, dict(target_modules="all-linear", r=3)),
     "opt_head": (OPT_350M, dict(target_modules=["lm_head", "project_out"], r=2)),
     "opt_ia3": (OPT, dict(peft_type="IA3")),
     "opt_vera": (OPT, dict(peft_type="VERA", r=5)),
@@ -217,7 +231,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased",
+FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora"}
 
@@ -270,7 +284,8 @@ def probe_name(name):
 # factors of a fused projection's output and norms of heads:
 # see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
-              "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all"}
+              "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "opt_projections",
+              *(name for name in CASES if name.startswith("gemma4"))}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))

@@ -66,6 +66,8 @@ std::map<std::string, nn::Linear*> linears_by_path(models::Model& model,
       order->push_back(layer->path());
     }
   }
+  std::ranges::stable_sort(*order, {},
+                           [&](const std::string& path) { return model.module_place(path + "."); });
   return linears;
 }
 

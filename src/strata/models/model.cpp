@@ -1,6 +1,8 @@
 // What all families share, and what one without virtual tokens answers.
 #include "strata/models/model.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 
 namespace strata::models {
@@ -20,7 +22,8 @@ std::vector<nn::Parameter*> Model::parameters() {
       if (seen.insert(parameter).second) list.push_back(parameter);
     }
   }
-  order_as_reference(list);
+  std::ranges::stable_sort(list, {},
+                           [&](const nn::Parameter* p) { return module_place(p->name()); });
   list.insert(list.end(), encoder.begin(), encoder.end());
   return list;
 }

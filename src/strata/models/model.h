@@ -149,6 +149,10 @@ class Model {
   // Layers that stay plain when the base is quantised: ends of module paths.
   virtual std::vector<std::string> never_quantized() const { return {}; }
 
+  // Where the reference has its modules in another order than the blocks: the place of one, by the
+  // name of a weight of it; those of one place stand as the blocks have them.
+  virtual size_t module_place(const std::string& /*weight*/) const { return 0; }
+
   virtual int64_t vocab_size() const = 0;
   virtual int64_t hidden_size() const = 0;
   // The most tokens of one document, as config.json says.
@@ -163,9 +167,6 @@ class Model {
                                                     at::ScalarType storage);
 
  private:
-  // Where blocks do not have their weights in the reference's order.
-  virtual void order_as_reference(std::vector<nn::Parameter*>& /*list*/) const {}
-
   std::set<std::string> copied_;
   int64_t num_replaced_elements_ = 0;
   int64_t num_tied_copies_ = 0;

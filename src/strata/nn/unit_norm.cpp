@@ -22,15 +22,17 @@ struct UnitNormFunction : torch::autograd::Function<UnitNormFunction> {
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
-    return {ops::rms_norm_backward(gradients[0].contiguous(), saved[0], ones_for(saved[0]),
-                                   saved[1], /*dweight=*/at::Tensor(), /*beta=*/0,
-                                   ops::RmsNormKind::kOlmo),
-            at::Tensor()};
+    return {
+        ops::rms_norm_backward(gradients[0].contiguous(), saved[0], ones_for(saved[0]), saved[1],
+                               /*dweight=*/at::Tensor(), /*beta=*/0, ops::RmsNormKind::kOlmo),
+        at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor unit_rms_norm(const at::Tensor& x, double eps) { return UnitNormFunction::apply(x, eps); }
+at::Tensor unit_rms_norm(const at::Tensor& x, double eps) {
+  return UnitNormFunction::apply(x, eps);
+}
 
 }  // namespace strata::nn

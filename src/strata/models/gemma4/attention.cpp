@@ -27,9 +27,8 @@ Gemma4Attention::Gemma4Attention(const Gemma4Config& config, int64_t index, cons
                                       config.llama.output_bias, storage)) {
   if (layer_.keys == KeysOf::kEarlier) return;
   k_norm_.emplace(path + ".k_norm", layer_.head_dim, eps_, storage, config.llama.norm_kind);
-  const auto in =
-      shape(config.llama.hidden_size, layer_.num_key_value_heads * layer_.head_dim,
-            config.llama.input_bias, storage);
+  const auto in = shape(config.llama.hidden_size, layer_.num_key_value_heads * layer_.head_dim,
+                        config.llama.input_bias, storage);
   k_proj_.emplace(path + ".k_proj", in);
   if (layer_.has_values) v_proj_.emplace(path + ".v_proj", in);
 }

@@ -70,13 +70,11 @@ at::Tensor Gemma4Embedding::forward(const at::Tensor& x, const nn::ForwardContex
   const double root = std::sqrt(static_cast<double>(rows.size(1)));
   const at::Tensor projected = projection_->forward(rows, context) * (1.0 / root);
   const at::Tensor of_text = norm_->forward(projected.view({-1, size_}));
-  const at::Tensor of_token =
-      nn::scale_rows(nn::embed(x, context.batch->ids, *table_, padding_id_),
-                     std::sqrt(static_cast<double>(size_)));
+  const at::Tensor of_token = nn::scale_rows(nn::embed(x, context.batch->ids, *table_, padding_id_),
+                                             std::sqrt(static_cast<double>(size_)));
   const at::Tensor all = (of_text + of_token.view({-1, size_})) * std::sqrt(0.5);
   // [layers, T, size]: each layer reads one piece of memory.
-  const auto vectors =
-      all.view({-1, num_layers_, size_}).transpose(0, 1).contiguous().unbind(0);
+  const auto vectors = all.view({-1, num_layers_, size_}).transpose(0, 1).contiguous().unbind(0);
   for (size_t i = 0; i < vectors.size(); ++i) {
     context.pass.shelf->at(kFirstLayerVectors + i) = vectors[i];
   }
@@ -150,8 +148,8 @@ at::Tensor Gemma4DecoderLayer::transform(const at::Tensor& x, const nn::ForwardC
 
 at::Tensor Gemma4DecoderLayer::add_vector(const at::Tensor& x, const nn::ForwardContext& context) {
   const at::Tensor& of_layer = context.pass.shelf->at(static_cast<size_t>(vector_slot_));
-  const at::Tensor gate = nn::activate(vector_->gate.forward(x, context),
-                                       nn::Activation::kGeluTanh).value;
+  const at::Tensor gate =
+      nn::activate(vector_->gate.forward(x, context), nn::Activation::kGeluTanh).value;
   return x + vector_->norm.forward(vector_->projection.forward(gate * of_layer, context));
 }
 

@@ -71,10 +71,9 @@ void parse_heads(const ConfigReader& config, Gemma4Config& c) {
   const bool shares_matrix = config.boolean("attention_k_eq_v", false);
   const int64_t head_dim = config.positive_integer("head_dim", 256);
   const bool names_layers = config.has("per_layer_config");
-  const int64_t global_heads = shares_matrix
-                                   ? config.positive_integer("num_global_key_value_heads",
-                                                             c.llama.num_key_value_heads)
-                                   : c.llama.num_key_value_heads;
+  const int64_t global_heads = shares_matrix ? config.positive_integer("num_global_key_value_heads",
+                                                                       c.llama.num_key_value_heads)
+                                             : c.llama.num_key_value_heads;
   const int64_t global_dim = config.positive_integer("global_head_dim", 512);
   for (size_t i = 0; i < c.layers.size(); ++i) {
     Gemma4Layer& layer = c.layers[i];
@@ -147,7 +146,8 @@ void parse_sharing(const ConfigReader& config, Gemma4Config& c) {
 void check_heads(const Gemma4Config& c) {
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const Gemma4Layer& layer = c.layers[i];
-    const Gemma4Layer& first = *std::ranges::find(c.layers, layer.is_global, &Gemma4Layer::is_global);
+    const Gemma4Layer& first =
+        *std::ranges::find(c.layers, layer.is_global, &Gemma4Layer::is_global);
     if (c.llama.num_attention_heads % layer.num_key_value_heads != 0) {
       throw FormatError(
           "config.json: found {} key-value heads in layer {}, expected a divisor of "
@@ -213,13 +213,12 @@ void parse_rotations(const ConfigReader& config, Gemma4Config& c) {
     const int64_t head_dim = layer == c.layers.end() ? c.layers.back().head_dim : layer->head_dim;
     return parse_rotation(config, kind, fallback, {head_dim, c.llama.max_position_embeddings});
   };
-  c.llama.rope = rotation(true, "full_attention",
-                          {{"rope_type", "proportional"},
-                           {"partial_rotary_factor", 0.25},
-                           {"rope_theta", 1e6}});
+  c.llama.rope = rotation(
+      true, "full_attention",
+      {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.25}, {"rope_theta", 1e6}});
   if (std::ranges::find(c.layers, false, &Gemma4Layer::is_global) == c.layers.end()) return;
-  c.llama.local_rope = rotation(false, "sliding_attention",
-                                {{"rope_type", "default"}, {"rope_theta", 1e4}});
+  c.llama.local_rope =
+      rotation(false, "sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}});
 }
 
 int64_t parse_per_layer_size(const ConfigReader& config) {
@@ -260,7 +259,8 @@ Gemma4Config parse_gemma4_config(const Json& json) {
   c.per_layer_vocab_size = config.positive_integer("vocab_size_per_layer_input", 262144);
   if (c.per_layer_size != 0 && c.per_layer_vocab_size < llama.vocab_size) {
     throw ConfigError(
-        "config.json: found vocab_size = {} beside vocab_size_per_layer_input = {}, expected no more "
+        "config.json: found vocab_size = {} beside vocab_size_per_layer_input = {}, expected no "
+        "more "
         "tokens than have a vector for each layer; train without new tokens",
         llama.vocab_size, c.per_layer_vocab_size);
   }

@@ -1,7 +1,5 @@
 #include "strata/models/gemma4/model.h"
 
-#include <algorithm>
-
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
@@ -20,16 +18,6 @@ std::vector<std::string> unread_weights(const Gemma4Config& config) {
   return prefixes;
 }
 
-// With what adapters add to them.
-bool makes_layer_vectors(const nn::Parameter& parameter) {
-  constexpr const char* kModules[] = {"model.embed_tokens_per_layer.",
-                                      "model.per_layer_model_projection.",
-                                      "model.per_layer_projection_norm."};
-  return std::ranges::any_of(kModules, [&](const char* module) {
-    return parameter.name().find(module) != std::string::npos;
-  });
-}
-
 }  // namespace
 
 Gemma4Model::Gemma4Model(const Gemma4Config& config, at::ScalarType storage)
@@ -45,8 +33,8 @@ Gemma4Model::Gemma4Model(const Gemma4Config& config, at::ScalarType storage)
   if (config.llama.local_rope) local_rope_.emplace(*config.llama.local_rope);
   for (int64_t i = 0; i < config.llama.num_hidden_layers; ++i) {
     const bool is_global = config.layers.at(static_cast<size_t>(i)).is_global;
-    layers_.push_back(std::make_unique<Gemma4DecoderLayer>(config, i, storage,
-                                                           is_global ? rope_ : *local_rope_));
+    layers_.push_back(
+        std::make_unique<Gemma4DecoderLayer>(config, i, storage, is_global ? rope_ : *local_rope_));
   }
   head_ = std::make_unique<LlamaHead>(config.llama, storage, tied_table());
 }
@@ -70,12 +58,12 @@ void Gemma4Model::init_weight(const nn::Parameter& parameter, at::Tensor full,
   if (is_table) full.select(0, *padding).zero_();
 }
 
-// The reference has what makes the layers' vectors behind the last norm.
-void Gemma4Model::order_as_reference(std::vector<nn::Parameter*>& list) const {
-  const auto norm = std::ranges::find(list, &head_->norm().weight());
-  if (norm == list.end()) return;
-  std::stable_partition(list.begin(), norm + 1,
-                        [](const nn::Parameter* one) { return !makes_layer_vectors(*one); });
+// What makes the layers' vectors stands behind the last norm.
+size_t Gemma4Model::module_place(const std::string& weight) const {
+  const auto is_of = [&](const char* module) { return weight.find(module) != std::string::npos; };
+  if (is_of("lm_head.")) return 2;
+  return is_of("model.embed_tokens_per_layer.") || is_of("model.per_layer_model_projection.") ||
+         is_of("model.per_layer_projection_norm.");
 }
 
 }  // namespace strata::models

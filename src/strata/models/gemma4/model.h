@@ -28,6 +28,7 @@ class Gemma4Model final : public TiedDecoder {
   }
   int64_t buffer_bytes() const override;
   int num_shelved() const override;
+  size_t module_place(const std::string& weight) const override;
   int64_t vocab_size() const override { return config_.llama.vocab_size; }
   int64_t hidden_size() const override { return config_.llama.hidden_size; }
   int64_t max_position_embeddings() const override { return config_.llama.rope.reach(); }
@@ -35,7 +36,6 @@ class Gemma4Model final : public TiedDecoder {
  private:
   const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
   nn::Linear& output_layer() const override { return head_->lm_head(); }
-  void order_as_reference(std::vector<nn::Parameter*>& list) const override;
 
   Gemma4Config config_;
   at::ScalarType storage_;

@@ -18,17 +18,6 @@ DecoderHeadOptions head_of(const OptConfig& c) {
           .scores_documents = c.scores_documents};
 }
 
-// Modules in the reference's order.
-size_t place_of(const nn::Parameter& parameter) {
-  constexpr std::string_view kModules[] = {"decoder.embed_tokens.",     "decoder.embed_positions.",
-                                           "decoder.project_out.",      "decoder.project_in.",
-                                           "decoder.final_layer_norm.", "decoder.layers."};
-  const auto* found = std::ranges::find_if(kModules, [&](std::string_view module) {
-    return parameter.name().find(module) != std::string::npos;
-  });
-  return static_cast<size_t>(found - std::begin(kModules));
-}
-
 }  // namespace
 
 OptModel::OptModel(const OptConfig& config, at::ScalarType storage)
@@ -44,8 +33,13 @@ OptModel::OptModel(const OptConfig& config, at::ScalarType storage)
   head_ = std::make_unique<DecoderHead>(head_of(config), storage, tied_table());
 }
 
-void OptModel::order_as_reference(std::vector<nn::Parameter*>& list) const {
-  std::ranges::stable_sort(list, {}, [](const nn::Parameter* one) { return place_of(*one); });
+size_t OptModel::module_place(const std::string& weight) const {
+  constexpr std::string_view kModules[] = {"decoder.embed_tokens.",     "decoder.embed_positions.",
+                                           "decoder.project_out.",      "decoder.project_in.",
+                                           "decoder.final_layer_norm.", "decoder.layers."};
+  const auto* found = std::ranges::find_if(
+      kModules, [&](std::string_view module) { return weight.find(module) != std::string::npos; });
+  return static_cast<size_t>(found - std::begin(kModules));
 }
 
 void OptModel::init_weight(const nn::Parameter& parameter, at::Tensor full,

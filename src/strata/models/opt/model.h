@@ -30,6 +30,7 @@ class OptModel final : public TiedDecoder {
   std::optional<HeadCounts> head_counts() const override {
     return HeadCounts{config_.num_attention_heads, config_.num_attention_heads};
   }
+  size_t module_place(const std::string& weight) const override;
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
   int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
@@ -38,7 +39,6 @@ class OptModel final : public TiedDecoder {
   const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
   nn::Linear& output_layer() const override { return head_->output_layer(); }
   // The reference makes what stands behind its layers before them.
-  void order_as_reference(std::vector<nn::Parameter*>& list) const override;
 
   OptConfig config_;
   std::unique_ptr<OptEmbedding> embedding_;

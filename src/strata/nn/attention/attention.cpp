@@ -112,10 +112,9 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   const at::Tensor k_heads = split_heads(k, o.num_kv_heads, o.head_dim);
   rotate_(q_heads, k_heads, tables, /*inverse=*/false);
   if (o.prefix != nullptr && cache.length == o.prefix->shape()[0]) put_prefix(o, k, cache);
-  const KeysValues all =
-      o.reads_cache
-          ? read_cache(cache, o.layer, q.size(0))
-          : extend_cache(cache, o.layer, k_heads, split_heads(v, o.num_kv_heads, o.head_dim));
+  const KeysValues all = o.reads_cache ? read_cache(cache, o.layer, q.size(0))
+                                       : extend_cache(cache, o.layer, k_heads,
+                                                      split_heads(v, o.num_kv_heads, o.head_dim));
   const auto attend_to_all = [&] {
     if (o.softcap == 0) {
       return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window);

@@ -79,7 +79,8 @@ at::Tensor longrope_frequencies(const RopeOptions& options, int64_t sequence_len
 // Wavelengths as of a head that turns as a whole, of which the first pairs do.
 at::Tensor proportional_frequencies(const RopeOptions& options) {
   at::Tensor frequencies = plain_frequencies(options.theta, options.head_dim) / options.factor;
-  frequencies.narrow(0, options.turning_pairs, options.head_dim / 2 - options.turning_pairs).zero_();
+  frequencies.narrow(0, options.turning_pairs, options.head_dim / 2 - options.turning_pairs)
+      .zero_();
   return frequencies;
 }
 
