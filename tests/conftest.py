@@ -34,6 +34,7 @@ class Inputs:
         "gemma3": tiny_llama.GEMMA3,
         "gemma4": tiny_llama.GEMMA4,
         "gemma4_small": tiny_llama.GEMMA4_SMALL,
+        "qwen3_5": tiny_llama.QWEN35,
         "olmo2": tiny_llama.OLMO2,
         "olmo3": tiny_llama.OLMO3,
         "gpt2": tiny_llama.GPT2,

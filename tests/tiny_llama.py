@@ -48,6 +48,10 @@ GEMMA4_SMALL = dict(GEMMA4, num_hidden_layers=4, layer_types=["sliding_attention
                     num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6, final_logit_softcapping=5.0)
 GEMMA2 = dict(PLAIN, family="gemma2", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
+# Two layers of linear attention and one of attention; the ranks' rows differ in length.
+QWEN35 = dict(PLAIN, family="qwen3_5_text", hidden_size=36, head_dim=8, num_key_value_heads=1, num_hidden_layers=3,
+              layer_types=["linear_attention", "full_attention", "linear_attention"], linear_num_key_heads=2, linear_num_value_heads=4,
+              linear_key_head_dim=10, linear_value_head_dim=12)
 OLMO2 = dict(PLAIN, family="olmo2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_attention", "full_attention"])
 # Dropout is on, as in every file of these two that says nothing of it.

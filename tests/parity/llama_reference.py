@@ -23,9 +23,13 @@ NEOX_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden
 GEMMA4_BASE = dict(BASE, num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1, sliding_window=7,
                    num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=0,
                    vocab_size_per_layer_input=97)
+# Linear attention of 2 heads of keys and 4 of values, then attention. What it gives for a document's first tokens is nearly zero
+# where a query and a key are nearly orthogonal: a norm that adds nothing to its length shows rounding alone.
+QWEN35_BASE = dict(BASE, rms_norm_eps=0.1, head_dim=8, num_key_value_heads=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
+                   linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
-BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gemma4_text": GEMMA4_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),

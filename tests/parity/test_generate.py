@@ -58,6 +58,7 @@ MODELS = {
     "gemma4": dict(family="gemma4_text", attention_k_eq_v=True, sliding_window=6),
     "gemma4_shared": dict(family="gemma4_text", num_kv_shared_layers=2, hidden_size_per_layer_input=6, sliding_window=6,
                           final_logit_softcapping=3.0),
+    "qwen3_5": dict(family="qwen3_5_text"),
     "glm": dict(family="glm", num_key_value_heads=1),
     "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
     "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,

@@ -141,6 +141,15 @@ CONFIGS = {
                                 query_pre_attn_scalar=1000, pad_token_id=5),
     "gemma3_local_alone": dict(family="gemma3_text", head_dim=8, sliding_window=3, attention_bias=True),
     # Large weights and small caps: tanh bends what it gets.
+    "qwen3_5": dict(family="qwen3_5_text"),
+    "qwen3_5_one_head": dict(family="qwen3_5_text", num_attention_heads=1, num_key_value_heads=1, linear_num_key_heads=1,
+                             linear_num_value_heads=1, tie_word_embeddings=True, vocab_size=101, head_dim=16),
+    "qwen3_5_linear_last": dict(family="qwen3_5_text", layer_types=["full_attention", "linear_attention"], linear_num_value_heads=2,
+                                 linear_key_head_dim=9, linear_value_head_dim=5, linear_conv_kernel_dim=3),
+    "qwen3_5_interval": dict(family="qwen3_5_text", layer_types=None, num_hidden_layers=4, attention_bias=True,
+                             rope_parameters=dict(ROPE_500, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
+    "qwen3_5_long_documents": dict(family="qwen3_5_text", max_position_embeddings=512, rope_parameters=dict(
+        rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
     # Global layers make their values from what k_proj gives.
     "gemma4": dict(family="gemma4_text", attention_k_eq_v=True),
     "gemma4_capped_untied": dict(family="gemma4_text", final_logit_softcapping=1.5, tie_word_embeddings=False, vocab_size=101,
@@ -327,7 +336,7 @@ ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemm
                  # transformers' LayerNorms of odd widths are off by up to 0.019 (with one thread), ours by half of that;
                  # relu's slope jumps.
                  "gpt2_odd", "bigcode_odd", "gpt2_one_head", "bigcode_one_head",
-                 *({name for name in CONFIGS if name.startswith("gemma4")} - IN_FLOAT32),
+                 *({name for name in CONFIGS if name.startswith(("gemma4", "qwen3_5"))} - IN_FLOAT32),
                  *EVERY_EXPERT}
 
 
@@ -337,7 +346,9 @@ ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemm
 def test_equals_transformers(tmp_path, name, dtype, scale, limit):
     save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
-    documents = make_documents(LENGTHS)
+    # More than a chunk of linear attention, and lanes that hold several documents.
+    lengths = (70, 1, 130, 3) if name == "qwen3_5_long_documents" else LENGTHS
+    documents = make_documents(lengths)
     loss, logits = run_reference(model, documents)
     tensors, report = run_probe(tmp_path, documents=documents, dtype=dtype,
                                 checkpoint=name == "plain")
@@ -453,6 +464,9 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(model_type="gemma3_text", rope_scaling="x", rope_parameters=None), 'found rope_scaling = "x", expected an object'),
     (dict(model_type="gemma3_text", rope_parameters=7), "found rope_parameters = 7, expected an object"),
     (dict(model_type="gemma3_text", rope_parameters=dict(full_attention=5)), "found rope_parameters.full_attention = 5"),
+    (dict(model_type="qwen3_5_text", layer_types=["sliding_attention"] * 2), 'found "sliding_attention" in layer_types, expected linear_attention'),
+    (dict(model_type="qwen3_5_text", layer_types=["linear_attention"]), "expected a list of num_hidden_layers = 2 texts"),
+    (dict(model_type="qwen3_5_text", linear_num_key_heads=3), "found linear_num_value_heads = 32, expected a multiple of linear_num_key_heads = 3"),
     (dict(model_type="gemma4_text", enable_moe_block=True), "found enable_moe_block = True, expected False"),
     (dict(model_type="gemma4_text", use_bidirectional_attention="all"), 'found use_bidirectional_attention = "all", expected null'),
     (dict(model_type="gemma4_text", attention_dropout=0.1), "found attention_dropout = 0.1, expected 0"),

@@ -26,6 +26,7 @@ GEMMA3 = dict(family="gemma3_text", head_dim=12, num_key_value_heads=1, sliding_
 GEMMA2 = dict(family="gemma2", head_dim=12, num_key_value_heads=1, sliding_window=4, attn_logit_softcapping=1.0,
               final_logit_softcapping=2.0)
 GEMMA4 = dict(family="gemma4_text", num_kv_shared_layers=2, hidden_size_per_layer_input=6, use_double_wide_mlp=True)
+QWEN35 = dict(family="qwen3_5_text")
 GLM = dict(family="glm", num_key_value_heads=1)
 GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
 # All experts of every token: no rounding chooses.
@@ -158,6 +159,9 @@ CASES = {
     "gemma2_tokens": (GEMMA2, dict(target_modules=["k_proj"], trainable_token_indices=[5, 2, 40])),
     "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
     "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
+    "qwen3_5_all": (QWEN35, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "qwen3_5_dora": (QWEN35, dict(target_modules=["in_proj_qkv", "out_proj", "q_proj"], r=4, use_dora=True)),
+    "qwen3_5_saved": (QWEN35, dict(target_modules=["in_proj_b", "o_proj"], modules_to_save=["conv1d", "norm"], r=2)),
     "gemma4_all": (GEMMA4, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "gemma4_values_of_keys": (dict(family="gemma4_text", attention_k_eq_v=True), dict(target_modules=["k_proj", "v_proj"], r=3)),
     "gemma4_dora": (GEMMA4, dict(target_modules=["per_layer_input_gate", "per_layer_model_projection", "k_proj"], r=4, use_dora=True)),
@@ -231,7 +235,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora",
+FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora"}
 
@@ -285,7 +289,7 @@ def probe_name(name):
 # see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "opt_projections",
-              *(name for name in CASES if name.startswith("gemma4"))}
+              *(name for name in CASES if name.startswith(("gemma4", "qwen3_5")))}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))

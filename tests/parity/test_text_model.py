@@ -87,6 +87,27 @@ def logits(model, ids):
         return model.eval()(input_ids=ids).logits
 
 
+def test_the_language_model_of_qwen3_5(tmp_path):
+    size = save_tokenizer(tmp_path / "whole")
+    torch.manual_seed(0)
+    text = dict(TEXT, model_type="qwen3_5_text", vocab_size=size, head_dim=8, layer_types=["linear_attention", "full_attention"],
+                linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10,
+                bos_token_id=None, eos_token_id=2, pad_token_id=0,
+                rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0]))
+    vision = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=4, out_hidden_size=36)
+    whole = AutoModelForImageTextToText.from_config(CONFIG_MAPPING["qwen3_5"](text_config=text, vision_config=vision))
+    whole.save_pretrained(tmp_path / "whole")
+    file = tmp_path / "whole" / "model.safetensors"
+    save_file(load_file(file) | {"mtp.fc.weight": torch.ones(2, 2)}, file, metadata={"format": "pt"})
+    text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model")
+    assert "left out: mtp, visual" in text
+    model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", output_loading_info=True)
+    assert model.config.model_type == "qwen3_5_text"
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    ids = torch.randint(3, 300, (2, 11), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(logits(model, ids), logits(whole.eval(), ids))
+
+
 def test_the_language_model_of_gemma4(tmp_path):
     whole = save_gemma4(tmp_path / "whole")
     text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model")

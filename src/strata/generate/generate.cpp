@@ -23,7 +23,8 @@ std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, i
   copy->text_length = cache.text_length;
   copy->length_of_change = cache.length_of_change;
   for (size_t i = 0; i < cache.layers.size(); ++i) {
-    copy->layers[i] = {grown(cache.layers[i].keys), grown(cache.layers[i].values)};
+    copy->layers[i].keys = grown(cache.layers[i].keys);
+    copy->layers[i].values = grown(cache.layers[i].values);
   }
   return copy;
 }
@@ -54,7 +55,8 @@ void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity)
   // The last token is computed again: its logits were not kept.
   const auto last = prompt.end() - 1;
   const auto common = std::mismatch(prompt.begin(), last, cached_.begin(), cached_.end()).first;
-  const int64_t length = common - prompt.begin();
+  const bool starts_again = cache_ != nullptr && cache_->has_states();
+  const int64_t length = starts_again ? 0 : common - prompt.begin();
   const int64_t in_front = model_.num_virtual_tokens();
   if (length == 0) {
     cache_ = std::make_unique<nn::KvCache>(model_.num_layers(), in_front + capacity);
@@ -70,6 +72,7 @@ void Generator::follow_length(int64_t length) {
   if ((cache_->text_length > change) != (length > change)) {
     cached_.clear();
     cache_->length = 0;
+    cache_->forget_states();
   }
   cache_->text_length = length;
 }

@@ -13,6 +13,7 @@
 #include "strata/models/moe/mixture.h"
 #include "strata/models/opt/model.h"
 #include "strata/models/phi3/blocks.h"
+#include "strata/models/qwen3_5/blocks.h"
 #include "strata/models/reward_head.h"
 #include "strata/models/t5/model.h"
 
@@ -52,6 +53,12 @@ std::unique_ptr<Model> create_gemma4(const Json& json, const ModelOptions& optio
   Gemma4Config config = parse_gemma4_config(json);
   apply(json, options, config.llama);
   return std::make_unique<Gemma4Model>(config, options.storage);
+}
+
+std::unique_ptr<Model> create_qwen3_5(const Json& json, const ModelOptions& options) {
+  Qwen35Config config = parse_qwen3_5_config(json);
+  apply(json, options, config.llama);
+  return std::make_unique<LlamaModel>(config.llama, options.storage, make_qwen3_5_layers(config));
 }
 
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
@@ -133,6 +140,7 @@ const std::map<std::string, Family>& families() {
       {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},
       {"qwen2_moe", {create_mixture<parse_qwen2_moe_config>, "Qwen2MoeForSequenceClassification"}},
       {"qwen3", {create_llama<parse_qwen3_config>, "Qwen3ForSequenceClassification"}},
+      {"qwen3_5_text", {create_qwen3_5, "Qwen3_5TextForSequenceClassification"}},
       {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>, "Qwen3MoeForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
       {"t5", {create_t5, nullptr, /*has_encoder=*/true}}};

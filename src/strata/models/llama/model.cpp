@@ -10,7 +10,7 @@ namespace strata::models {
 namespace {
 
 TiedDecoder::Options tie_of(const LlamaConfig& c) {
-  std::vector<std::string> ignored_layers;
+  std::vector<std::string> ignored_layers = c.ignored_prefixes;
   for (int64_t i = 0; i < c.num_ignored_layers; ++i) {
     ignored_layers.push_back(fmt::format("model.layers.{}.", c.num_hidden_layers + i));
   }
@@ -52,7 +52,9 @@ int64_t LlamaModel::buffer_bytes() const {
 }
 
 void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
-  if (tokens.kind == nn::VirtualTokens::Kind::kPrompt) {
+  if (config_.has_states) {
+    Model::attach_virtual_tokens(std::move(tokens));
+  } else if (tokens.kind == nn::VirtualTokens::Kind::kPrompt) {
     embedding_->set_prompt(tokens.values);
   } else if (config_.attention_dropout > 0) {
     throw ConfigError(
@@ -67,6 +69,14 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                              at::Generator generator) const {
   const std::string& name = parameter.name();
+  if (name.ends_with(".dt_bias") || name.ends_with(".linear_attn.norm.weight")) {
+    full.fill_(1.0);
+    return;
+  }
+  if (name.ends_with(".A_log")) {
+    full.uniform_(0.01, 16.0, std::move(generator)).log_();
+    return;
+  }
   const bool is_drawn = name.ends_with(".sinks") || name.ends_with(".router.bias");
   if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {
     full.zero_();

@@ -51,6 +51,7 @@ class LlamaModel final : public TiedDecoder {
     return {config_.num_hidden_layers, config_.num_key_value_heads, config_.head_dim};
   }
   std::optional<HeadCounts> head_counts() const override {
+    if (config_.has_states) return {};
     return HeadCounts{config_.num_attention_heads, config_.num_key_value_heads};
   }
   int64_t vocab_size() const override { return config_.vocab_size; }

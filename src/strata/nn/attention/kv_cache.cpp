@@ -1,10 +1,23 @@
 #include "strata/nn/attention/kv_cache.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
 
 namespace strata::nn {
+
+bool KvCache::has_states() const {
+  return std::ranges::any_of(layers, [](const Layer& layer) { return layer.state.defined(); });
+}
+
+void KvCache::forget_states() {
+  for (Layer& layer : layers) {
+    layer.state = at::Tensor();
+    layer.last_inputs = at::Tensor();
+  }
+}
 
 KeysValues extend_cache(KvCache& cache, int64_t layer, const at::Tensor& k, const at::Tensor& v) {
   const int64_t added = k.size(0), total = cache.length + added;

@@ -15,7 +15,13 @@ struct KvCache {
   struct Layer {
     at::Tensor keys;    // [capacity, Hkv, D], allocated at the first use
     at::Tensor values;  // [capacity, Hkv, D]
+    // Of linear attention instead: its state, and the inputs that its convolution still needs.
+    at::Tensor state, last_inputs;
   };
+  // Whether a layer holds a state, which stands for all tokens so far and for no fewer.
+  bool has_states() const;
+  void forget_states();
+
   KvCache(int64_t num_layers, int64_t capacity) : capacity(capacity), layers(num_layers) {}
 
   int64_t capacity;

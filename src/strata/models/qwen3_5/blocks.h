@@ -1,0 +1,51 @@
+// The layers of Qwen3.5: attention with a gate behind it, or a gated delta network in its place,
+// then Llama's MLP. Owns: their layers and the order of operations. Never: embedding, head, chain,
+// which are Llama's (llama/model.h).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/models/llama/model.h"
+#include "strata/models/qwen3_5/config.h"
+#include "strata/nn/linear_attention/document_lanes.h"
+
+namespace strata::models {
+
+// What stands between a layer's two norms: adds to the residual.
+class TokenMixer {
+ public:
+  virtual ~TokenMixer() = default;
+  // As Block's.
+  virtual std::vector<nn::Linear*> linears() = 0;
+  virtual void append_parameters(std::vector<nn::Parameter*>& list) = 0;
+  // residual + mixed(normed).
+  virtual at::Tensor add(const nn::Remakable& normed, const at::Tensor& residual,
+                         const nn::ForwardContext& context) = 0;
+};
+
+class Qwen35Layer final : public DecoderLayer {
+ public:
+  Qwen35Layer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
+              std::unique_ptr<TokenMixer> mixer);
+
+  BlockKind kind() const override { return BlockKind::kLayer; }
+  std::string class_name() const override { return layer_class_; }
+  std::string path() const override { return path_; }
+  std::vector<nn::Parameter*> parameters() override;
+  std::vector<nn::Linear*> linears() override;
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
+
+ private:
+  std::string layer_class_, path_;
+  std::unique_ptr<TokenMixer> mixer_;
+  Mlp mlp_;
+  nn::RmsNorm input_norm_, mlp_norm_;
+};
+
+// Of one model: its layers share the lanes of a batch.
+MakeDecoderLayer make_qwen3_5_layers(const Qwen35Config& config);
+
+}  // namespace strata::models

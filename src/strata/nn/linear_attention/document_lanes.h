@@ -1,0 +1,41 @@
+// Documents cut into chunks, and the chunks in lanes that run side by side: linear attention goes
+// from chunk to chunk, so that few long lanes would leave a device idle and one lane a document
+// would compute padding. Owns: the places. Never: what runs over them (gated_delta_rule.h).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
+
+namespace strata::nn {
+
+// T tokens; lanes * chunks * chunk_size places, those behind a document's end empty.
+struct DocumentLanes {
+  int64_t num_lanes;
+  int64_t num_chunks;      // of each lane
+  int64_t chunk_size;      // a power of two, at most 64
+  at::Tensor source = {};  // int64 [places], the token of each; T where it is empty
+  at::Tensor place = {};   // int64 [T], the place of each token
+  at::Tensor keeps = {};   // fp32 [lanes, chunks], 0 where a chunk begins a document, else 1
+
+  int64_t num_places() const { return num_lanes * num_chunks * chunk_size; }
+};
+
+// `offsets` as in Batch. Longest documents first, each into the first lane with room.
+DocumentLanes make_lanes(const std::vector<int64_t>& offsets, at::Device device);
+
+// Threads: one at a time. Memory: the lanes of the last batch asked for, which layers share.
+class LaneTable {
+ public:
+  const DocumentLanes& of(const Batch& batch);
+
+ private:
+  DocumentLanes lanes_ = {};
+  at::Tensor positions_;  // held, so that its identity stays unique
+  uint32_t positions_version_ = 0;
+};
+
+}  // namespace strata::nn
