@@ -35,6 +35,7 @@ class Inputs:
         "gemma4": tiny_llama.GEMMA4,
         "gemma4_small": tiny_llama.GEMMA4_SMALL,
         "qwen3_5": tiny_llama.QWEN35,
+        "qwen3_next": tiny_llama.QWEN3_NEXT,
         "olmo2": tiny_llama.OLMO2,
         "olmo3": tiny_llama.OLMO3,
         "gpt2": tiny_llama.GPT2,

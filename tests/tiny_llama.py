@@ -70,6 +70,8 @@ QWEN3_MOE = dict(UNBALANCED, family="qwen3_moe", hidden_size=36, head_dim=10, nu
                  moe_intermediate_size=20, norm_topk_prob=True)
 QWEN2_MOE = dict(UNBALANCED, family="qwen2_moe", num_hidden_layers=3, mlp_only_layers=[1], num_experts=7,
                  num_experts_per_tok=3, moe_intermediate_size=12, shared_expert_intermediate_size=21)
+QWEN3_NEXT = dict(QWEN35, family="qwen3_next", router_aux_loss_coef=0.0, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+                  shared_expert_intermediate_size=21, mlp_only_layers=[1])
 MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window=16)
 # Experts that sigmoids and a correction choose, of two groups; the first layer has an MLP.
 GLM4_MOE = dict(PLAIN, family="glm4_moe", head_dim=12, use_qk_norm=True, attention_bias=True, n_routed_experts=6,

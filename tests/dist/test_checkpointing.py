@@ -28,6 +28,7 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                              layer_types=2 * tiny_llama.GEMMA3["layer_types"]),
                "gemma4": tiny_llama.GEMMA4_SMALL,
                "qwen3_5": dict(tiny_llama.QWEN35, num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2),
+               "qwen3_next": dict(tiny_llama.QWEN3_NEXT, num_hidden_layers=4, layer_types=["linear_attention", "full_attention"] * 2),
                "gemma2": dict(tiny_llama.GEMMA2, num_hidden_layers=4),
                "olmo3": dict(tiny_llama.OLMO3, num_hidden_layers=4,
                              layer_types=2 * tiny_llama.OLMO3["layer_types"]),
@@ -56,13 +57,13 @@ def numbers(run):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
-    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("gemma4", {}), ("gemma4", LORA), ("qwen3_5", {}), ("qwen3_5", LORA), ("olmo3", {}), ("olmo3", LORA), ("gemma2", {}),
+    ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("gemma4", {}), ("gemma4", LORA), ("qwen3_5", {}), ("qwen3_5", LORA), ("qwen3_next", dict(BALANCED)), ("olmo3", {}), ("olmo3", LORA), ("gemma2", {}),
     ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
     ("mixture", {}), ("mixture", SHARED), ("mixture", dict(BALANCED, gradient_accumulation_steps=2)),
     ("mixture", dict(SHARED, **BALANCED)), ("experts", EXPERTS),
     ("glm4_moe", {}), ("glm4_moe", dict(EXPERTS, lora_target_modules="all-linear")),
     ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED)), ("gpt_oss", dict(PARAMETERS, **BALANCED))],
-    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "qwen3_5-linear-attention", "qwen3_5-lora",
+    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "qwen3_5-linear-attention", "qwen3_5-lora", "qwen3_next-balanced",
          "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
          "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sigmoids", "sigmoids-lora", "sinks", "sinks-lora", "parameters-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):

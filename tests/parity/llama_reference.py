@@ -27,9 +27,11 @@ GEMMA4_BASE = dict(BASE, num_key_value_heads=2, head_dim=8, global_head_dim=16, 
 # where a query and a key are nearly orthogonal: a norm that adds nothing to its length shows rounding alone.
 QWEN35_BASE = dict(BASE, rms_norm_eps=0.1, head_dim=8, num_key_value_heads=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
                    linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10)
+QWEN3_NEXT_BASE = dict(QWEN35_BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14, shared_expert_intermediate_size=22)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
-BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE,
+         "qwen3_next": QWEN3_NEXT_BASE, "qwen3_5_moe_text": QWEN3_NEXT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
@@ -38,6 +40,8 @@ BASES = {"glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BA
 # A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.
 EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen2_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                "qwen3_5_moe_text": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "glm4_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 # Of these files hold fused parameters, too.

@@ -18,6 +18,7 @@ MODELS = {
     "many_experts": dict(family="qwen3_moe", num_experts=33, num_experts_per_tok=1, num_attention_heads=1,
                          num_key_value_heads=1, moe_intermediate_size=3),
     "mlp_between": dict(family="qwen3_moe", num_hidden_layers=4, decoder_sparse_step=2, num_experts=3),
+    "qwen3_next": dict(family="qwen3_next", num_hidden_layers=3, layer_types=["linear_attention", "full_attention"] + ["linear_attention"]),
     "qwen2_moe": dict(family="qwen2_moe", num_key_value_heads=2, num_hidden_layers=3, mlp_only_layers=[1]),
     "all_of_two": dict(family="mixtral", num_local_experts=2),
     "mixtral": dict(family="mixtral", num_key_value_heads=1, head_dim=6, sliding_window=7),

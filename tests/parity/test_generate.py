@@ -59,6 +59,8 @@ MODELS = {
     "gemma4_shared": dict(family="gemma4_text", num_kv_shared_layers=2, hidden_size_per_layer_input=6, sliding_window=6,
                           final_logit_softcapping=3.0),
     "qwen3_5": dict(family="qwen3_5_text"),
+    "qwen3_next": dict(family="qwen3_next", num_hidden_layers=3, layer_types=["linear_attention"] * 2 + ["full_attention"],
+                       moe_intermediate_size=16, shared_expert_intermediate_size=16),
     "glm": dict(family="glm", num_key_value_heads=1),
     "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
     "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,
@@ -83,10 +85,10 @@ ADAPTERS = {
 # The first three over every model, the others over two.
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
-WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss"]
+WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next"]
 OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITH_EXPERTS
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
-    (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix")] + [
+    (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if (m, a) != ("qwen3_next", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]

@@ -150,6 +150,10 @@ CONFIGS = {
                              rope_parameters=dict(ROPE_500, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
     "qwen3_5_long_documents": dict(family="qwen3_5_text", max_position_embeddings=512, rope_parameters=dict(
         rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
+    "qwen3_next": dict(family="qwen3_next", num_hidden_layers=3, layer_types=None, full_attention_interval=2),
+    "qwen3_next_odd": dict(family="qwen3_next", linear_num_key_heads=1, linear_num_value_heads=3, linear_key_head_dim=9, mlp_only_layers=[1],
+                           linear_value_head_dim=11, vocab_size=101, norm_topk_prob=False, tie_word_embeddings=True),
+    "qwen3_5_moe": dict(family="qwen3_5_moe_text"),
     # Global layers make their values from what k_proj gives.
     "gemma4": dict(family="gemma4_text", attention_k_eq_v=True),
     "gemma4_capped_untied": dict(family="gemma4_text", final_logit_softcapping=1.5, tie_word_embeddings=False, vocab_size=101,
@@ -336,7 +340,7 @@ ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemm
                  # transformers' LayerNorms of odd widths are off by up to 0.019 (with one thread), ours by half of that;
                  # relu's slope jumps.
                  "gpt2_odd", "bigcode_odd", "gpt2_one_head", "bigcode_one_head",
-                 *({name for name in CONFIGS if name.startswith(("gemma4", "qwen3_5"))} - IN_FLOAT32),
+                 *({name for name in CONFIGS if name.startswith(("gemma4", "qwen3_5", "qwen3_next"))} - IN_FLOAT32),
                  *EVERY_EXPERT}
 
 

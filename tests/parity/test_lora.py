@@ -159,6 +159,7 @@ CASES = {
     "gemma2_tokens": (GEMMA2, dict(target_modules=["k_proj"], trainable_token_indices=[5, 2, 40])),
     "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
     "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
+    "qwen3_next": (dict(family="qwen3_next"), dict(target_modules=["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "shared_expert_gate"], r=3)),
     "qwen3_5_all": (QWEN35, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "qwen3_5_dora": (QWEN35, dict(target_modules=["in_proj_qkv", "out_proj", "q_proj"], r=4, use_dora=True)),
     "qwen3_5_saved": (QWEN35, dict(target_modules=["in_proj_b", "o_proj"], modules_to_save=["conv1d", "norm"], r=2)),
@@ -289,7 +290,7 @@ def probe_name(name):
 # see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "opt_projections",
-              *(name for name in CASES if name.startswith(("gemma4", "qwen3_5")))}
+              *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next")))}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))

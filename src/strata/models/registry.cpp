@@ -55,8 +55,9 @@ std::unique_ptr<Model> create_gemma4(const Json& json, const ModelOptions& optio
   return std::make_unique<Gemma4Model>(config, options.storage);
 }
 
+template <Qwen35Config (*parse)(const Json&)>
 std::unique_ptr<Model> create_qwen3_5(const Json& json, const ModelOptions& options) {
-  Qwen35Config config = parse_qwen3_5_config(json);
+  Qwen35Config config = parse(json);
   apply(json, options, config.llama);
   return std::make_unique<LlamaModel>(config.llama, options.storage, make_qwen3_5_layers(config));
 }
@@ -140,8 +141,12 @@ const std::map<std::string, Family>& families() {
       {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},
       {"qwen2_moe", {create_mixture<parse_qwen2_moe_config>, "Qwen2MoeForSequenceClassification"}},
       {"qwen3", {create_llama<parse_qwen3_config>, "Qwen3ForSequenceClassification"}},
-      {"qwen3_5_text", {create_qwen3_5, "Qwen3_5TextForSequenceClassification"}},
+      {"qwen3_5_moe_text", {create_qwen3_5<parse_qwen3_5_moe_config>, nullptr}},
+      {"qwen3_5_text",
+       {create_qwen3_5<parse_qwen3_5_config>, "Qwen3_5TextForSequenceClassification"}},
       {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>, "Qwen3MoeForSequenceClassification"}},
+      {"qwen3_next",
+       {create_qwen3_5<parse_qwen3_next_config>, "Qwen3NextForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
       {"t5", {create_t5, nullptr, /*has_encoder=*/true}}};
   return kFamilies;

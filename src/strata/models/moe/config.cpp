@@ -30,9 +30,6 @@ void check_router(int64_t experts_per_token, int64_t num_experts, const std::str
   }
 }
 
-namespace {
-
-// What both generations of Qwen say of their layers, of which some may have an MLP.
 std::vector<bool> read_mixture_layers(const ConfigReader& config, int64_t num_layers) {
   const int64_t step = config.positive_integer("decoder_sparse_step", 1);
   std::vector<bool> has_experts;
@@ -52,6 +49,8 @@ std::vector<bool> read_mixture_layers(const ConfigReader& config, int64_t num_la
   for (const Json& entry : list) has_experts.at(entry.get<size_t>()) = false;
   return has_experts;
 }
+
+namespace {
 
 // Windows of all layers, which `layer_types` may only repeat: the reference reads them nowhere.
 std::vector<int64_t> same_windows(const ConfigReader& config, const LlamaConfig& c,
@@ -94,7 +93,8 @@ MixtureConfig parse_qwen_moe(const ConfigReader& config, const std::string& fami
 std::optional<double> balancing_coefficient(const Json& json) {
   const ConfigReader config(json);
   const std::string type = config.text("model_type", "");
-  const auto mixtures = {"gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe"};
+  const auto mixtures = {"gpt_oss",   "mixtral",    "qwen2_moe",
+                         "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"};
   if (std::ranges::find(mixtures, type) == mixtures.end()) return {};
   const double found = config.number("router_aux_loss_coef", 0.001);
   if (found >= 0) return found;

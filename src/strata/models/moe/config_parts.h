@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "strata/models/config_reader.h"
 
@@ -13,5 +14,8 @@ int64_t read_num_experts(const ConfigReader& config, const std::string& key, int
 
 // FormatError for more experts of a token than there are. `key`: of their number.
 void check_router(int64_t experts_per_token, int64_t num_experts, const std::string& key);
+
+// Which layers of a family of Qwen have experts; others have an MLP.
+std::vector<bool> read_mixture_layers(const ConfigReader& config, int64_t num_layers);
 
 }  // namespace strata::models

@@ -1,6 +1,6 @@
-// The layers of Qwen3.5: attention with a gate behind it, or a gated delta network in its place,
-// then Llama's MLP. Owns: their layers and the order of operations. Never: embedding, head, chain,
-// which are Llama's (llama/model.h).
+// The layers of Qwen3.5 and Qwen3-Next: attention with a gate behind it, or a gated delta network
+// in its place, then Llama's MLP or a mixture. Owns: their layers and the order of operations.
+// Never: embedding, head, chain, which are Llama's (llama/model.h).
 #pragma once
 
 #include <memory>
@@ -26,22 +26,26 @@ class TokenMixer {
                          const nn::ForwardContext& context) = 0;
 };
 
-class Qwen35Layer final : public DecoderLayer {
+class Qwen35Layer final : public DecoderLayer, public HasFusedLinears {
  public:
+  // `experts`: in place of the MLP.
   Qwen35Layer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
-              std::unique_ptr<TokenMixer> mixer);
+              std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> experts);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
   std::string class_name() const override { return layer_class_; }
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
+  std::vector<std::vector<nn::Linear*>> fused_linears() override;
+  std::vector<nn::ExpertParameter*> expert_parameters() override { return {}; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
   std::string layer_class_, path_;
   std::unique_ptr<TokenMixer> mixer_;
-  Mlp mlp_;
+  std::optional<Mlp> mlp_;  // without experts_
+  std::unique_ptr<FeedForward> experts_;
   nn::RmsNorm input_norm_, mlp_norm_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,16 +25,22 @@ class DeltaNet final : public TokenMixer {
  private:
   DeltaNet(const Qwen35Config& config, int64_t index, const std::string& path,
            at::ScalarType storage, std::shared_ptr<nn::LaneTable> lanes);
-  // [T, value channels] of q, k, v before the convolution, logits of beta and the decay's input.
-  at::Tensor mix(const at::Tensor& qkv, const at::Tensor& b, const at::Tensor& a,
-                 const nn::ForwardContext& context);
+  // q, k and v before the convolution, the gate, logits of beta and the decay's input.
+  struct Inputs {
+    at::Tensor qkv, z, b, a;
+  };
+  Inputs project(const nn::Remakable& normed, const nn::ForwardContext& context);
+  // [T, value channels].
+  at::Tensor mix(const Inputs& in, const nn::ForwardContext& context);
 
   nn::DeltaShape shape_;
   int64_t index_;
   std::shared_ptr<nn::LaneTable> lanes_;
   nn::Parameter dt_bias_, log_rate_, conv_;
   nn::RmsNorm norm_;
-  nn::Linear out_proj_, qkv_proj_, z_proj_, b_proj_, a_proj_;
+  nn::Linear out_proj_;
+  std::optional<nn::Linear> qkv_proj_, z_proj_, b_proj_, a_proj_;
+  std::optional<nn::Linear> qkvz_proj_, ba_proj_;  // in their place: key head by key head
 };
 
 }  // namespace strata::models
