@@ -38,6 +38,8 @@ SHAPES = {
                          model_type="qwen2"),
     "T5-base": t5(32128, 768, 3072, 12, 12, "relu", tied=True),
     "T0-3B": t5(32128, 2048, 5120, 24, 32),
+    "bloomz-7b1": dict(model_type="bloom", vocab_size=250880, hidden_size=4096, n_layer=30, n_head=32,
+                       torch_dtype="float16"),
     "mt0-xxl": t5(250112, 4096, 10240, 24, 64),
 }
 
