@@ -5,6 +5,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/nn/function_state.h"
+#include "strata/ops/layer_norm.h"
 
 namespace strata::nn {
 namespace {
@@ -18,9 +19,12 @@ struct HeadNormCall {
   int64_t head_dim;
   double eps;
 
-  // fp32 [T, num_heads, head_dim].
-  at::Tensor heads(const at::Tensor& x) const {
-    return x.view({-1, num_heads, head_dim}).to(at::kFloat);
+  // Heads as rows, fp32 [T * num_heads, head_dim].
+  at::Tensor rows(const at::Tensor& x) const { return x.view({-1, head_dim}).to(at::kFloat); }
+  // Rows, of which each token's are multiplied by the weights, in place.
+  at::Tensor weighted_(const at::Tensor& rows) const {
+    rows.view({-1, num_heads, head_dim}).mul_(weight());
+    return rows;
   }
   // fp32 [num_heads, head_dim].
   at::Tensor weight() const {
@@ -50,24 +54,29 @@ struct HeadNormCall {
 struct HeadNormFunction : torch::autograd::Function<HeadNormFunction> {
   static at::Tensor forward(AutogradContext* context, const HeadNormCall& call,
                             const at::Tensor& x) {
-    const ActivityTimer timer(Activity::kElementWise);
-    auto [y, mean, rstd] = at::native_layer_norm(call.heads(x), {call.head_dim}, {}, {}, call.eps);
-    context->save_for_backward({x, mean, rstd});
+    const at::Tensor rows = call.rows(x);
+    const at::Tensor ones = at::ones({call.head_dim}, rows.options());
+    const ops::LayerNormResult result = ops::layer_norm(rows, ones, at::zeros_like(ones), call.eps);
+    context->save_for_backward({x, result.mean, result.rstd});
     save_state(context, call);
-    return y.mul_(call.weight()).to(x.scalar_type()).view(x.sizes());
+    const ActivityTimer timer(Activity::kElementWise);
+    return call.weighted_(result.y).to(x.scalar_type()).view(x.sizes());
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
-    const ActivityTimer timer(Activity::kElementWise);
     const auto& call = load_state<HeadNormCall>(context);
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor x = call.heads(saved[0]);
-    const at::Tensor dy = call.heads(gradients[0].contiguous());
+    const at::Tensor rows = call.rows(saved[0]);
+    const at::Tensor ones = at::ones({call.head_dim}, rows.options());
+    at::Tensor dy = call.rows(gradients[0].contiguous());
     if (call.trains()) {
-      call.write_gradient((x - saved[1]).mul_(saved[2]).mul_(dy).sum(0));
+      const ActivityTimer timer(Activity::kElementWise);
+      const at::Tensor normed = (rows - saved[1].unsqueeze(1)).mul_(saved[2].unsqueeze(1)).mul_(dy);
+      call.write_gradient(normed.view({-1, call.num_heads, call.head_dim}).sum(0));
     }
-    const at::Tensor dx = std::get<0>(at::native_layer_norm_backward(
-        dy * call.weight(), x, {call.head_dim}, saved[1], saved[2], {}, {}, {true, false, false}));
+    dy = call.weighted_(dy.clone());
+    const at::Tensor dx = ops::layer_norm_backward(dy, rows, ones, saved[1], saved[2], {}, {},
+                                                   /*residual_grad=*/at::Tensor());
     return {at::Tensor(), dx.to(saved[0].scalar_type()).view(saved[0].sizes())};
   }
 };
