@@ -43,6 +43,12 @@ GPT_NEOX = dict(family="gpt_neox", vocab_size=V, hidden_size=H, intermediate_siz
 SEQUENTIAL_NEOX = dict(GPT_NEOX, use_parallel_residual=False, hidden_dropout=0.1, attention_dropout=0.1)
 OPT = dict(family="opt", vocab_size=V, hidden_size=H, ffn_dim=I, num_hidden_layers=L, num_attention_heads=HEADS)
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
+STARCODER2 = dict(MODEL, family="starcoder2", sliding_window=32)
+COHERE = dict(MODEL, family="cohere", use_qk_norm=True)
+PHI = dict(MODEL, family="phi")
+FALCON_40B = dict(GPT_NEOX, family="falcon", num_kv_heads=KEYS, new_decoder_architecture=True)
+del FALCON_40B["intermediate_size"]
+BLOOM = dict(family="bloom", vocab_size=V, hidden_size=H, n_layer=L, n_head=HEADS)
 GLM4 = dict(MODEL, family="glm4", head_dim=64)
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
                moe_intermediate_size=128, norm_topk_prob=True)
@@ -156,6 +162,13 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="opt", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="opt 350m")),
     (2, "FULL_SHARD", dict(LORA, model="opt 350m", per_device_train_batch_size=4)),
+    (2, "FULL_SHARD", dict(model="starcoder2", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="cohere")),
+    (1, "NO_SHARD", dict(LORA, model="cohere", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="phi", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="falcon 40b")),
+    (2, "FULL_SHARD", dict(model="bloom")),
+    (1, "NO_SHARD", dict(LORA, model="bloom", **WHOLE)),
     (2, "FULL_SHARD", dict(model="glm4")),
     (1, "NO_SHARD", dict(LORA, model="glm4", **WHOLE)),
     (1, "NO_SHARD", dict(model="mixture")),
@@ -234,7 +247,8 @@ def other_model(name, beside):
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4, "qwen3_5": QWEN35,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
-              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4,
+              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
+              "falcon 40b": FALCON_40B, "bloom": BLOOM,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 

@@ -38,6 +38,8 @@ SHAPES = {
                          model_type="qwen2"),
     "T5-base": t5(32128, 768, 3072, 12, 12, "relu", tied=True),
     "T0-3B": t5(32128, 2048, 5120, 24, 32),
+    "bloomz-7b1": dict(model_type="bloom", vocab_size=250880, hidden_size=4096, n_layer=30, n_head=32,
+                       torch_dtype="float16"),
     "mt0-xxl": t5(250112, 4096, 10240, 24, 64),
 }
 
@@ -68,6 +70,7 @@ SELECTIVE = ["--gradient_checkpointing_mode", "selective"]
 MOVED_INPUTS = ["--activation_offloading", "true"]
 TRANSLATING_LORA = ["--use_peft", "--lora_r", 8, "--lora_alpha", 32, "--bf16", "false",
                     *NO_RECOMPUTING]
+BLOOM_LORA = ["--use_peft", "--lora_r", 8, "--bf16", "false", *NO_RECOMPUTING]
 NF4 = ["--load_in_4bit", "--bnb_4bit_compute_dtype", "bfloat16"]
 NF4_32 = lora(32, *NF4, *EIGHT_BITS)
 
@@ -91,6 +94,8 @@ RUNS = {
     "mt0-xxl, LoRA": ("mt0-xxl", 1, 8, 0, translating("--use_peft", "--lora_r", 8), 56),
     "mt0-xxl, LoRA, offload": ("mt0-xxl", 1, 8, 0,
                                translating("--use_peft", "--lora_r", 8, *OFFLOAD), 22),
+    "bloomz-7b1, LoRA": ("bloomz-7b1", 1, 8, 64, BLOOM_LORA, 32),
+    "bloomz-7b1, LoRA, offload": ("bloomz-7b1", 1, 8, 64, [*BLOOM_LORA, *OFFLOAD], 18.1),
     "3B, LoRA of q and v, 4 x 768": ("Llama-3.2-3B", 1, 4, 768, of_attention(32), 13.41 * GIB),
     "3B, DoRA of q and v, 4 x 768": ("Llama-3.2-3B", 1, 4, 768, of_attention(32, "--use_dora"),
                                      14.36 * GIB),

@@ -63,6 +63,18 @@ GPT_NEOX = dict(family="gpt_neox", hidden_size=42, intermediate_size=44, num_hid
 OPT = dict(family="opt", hidden_size=42, ffn_dim=44, num_hidden_layers=2, num_attention_heads=3)
 # As OPT-350m.
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=20)
+# LayerNorm and rotated heads, attention and MLP one after the other or side by side; dropout is on where files have it.
+STARCODER2 = dict(PLAIN, family="starcoder2", sliding_window=16, residual_dropout=0.1, attention_dropout=0.1,
+                  embedding_dropout=0.1)
+COHERE = dict(PLAIN, family="cohere", logit_scale=0.5, use_qk_norm=True)
+COHERE2 = dict(PLAIN, family="cohere2", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2, logit_scale=0.5)
+PHI = dict(PLAIN, family="phi", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, resid_pdrop=0.1)
+STABLELM = dict(PLAIN, family="stablelm", hidden_size=48, num_attention_heads=3, num_key_value_heads=3, qk_layernorm=True,
+                use_qkv_bias=True, hidden_dropout=0.1)
+# q, k and v are one matrix; as the 40B, and ALiBi.
+FALCON = dict(family="falcon", hidden_size=42, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
+FALCON_40B = dict(FALCON, hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True)
+BLOOM = dict(family="bloom", hidden_size=42, n_layer=2, n_head=3, hidden_dropout=0.1, attention_dropout=0.1)
 # Mixtures of experts; the second has layers without, and an expert of all tokens.
 # transformers' grouped products need sizes of multiples of 16 bytes.
 UNBALANCED = dict(PLAIN, router_aux_loss_coef=0.0)

@@ -60,6 +60,8 @@ def load(folder):
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
                                         ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
+                                        ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3),
+                                        ("falcon", 2), ("falcon_40b", 3), ("bloom", 3),
                                         ("qwen3_moe", 3), ("qwen2_moe", 2),
                                         ("mixtral", 2), ("glm4_moe", 3), ("gpt_oss", 3)])
 def test_full_model(inputs, tmp_path, name, world):
@@ -67,7 +69,7 @@ def test_full_model(inputs, tmp_path, name, world):
     folder = run.folder
     model = load(folder)
     is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
-                       "opt", "opt_350m")
+                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "falcon", "falcon_40b", "bloom")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -237,6 +239,9 @@ LORA_CASES = {
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
     "gpt_neox": ("gpt_neox", dict(lora_target_modules="all-linear")),
     "opt_350m": ("opt_350m", dict(lora_target_modules="all-linear")),
+    "cohere": ("cohere", dict(lora_target_modules="all-linear")),
+    "stablelm": ("stablelm", dict(lora_target_modules="all-linear")),
+    "bloom": ("bloom", dict(lora_target_modules="all-linear")),
     "opt_ia3": ("opt", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "gpt_neox_ia3": ("gpt_neox", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),

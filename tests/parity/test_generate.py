@@ -50,6 +50,15 @@ MODELS = {
                                          rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
     "opt": dict(family="opt"),
     "opt_350m": dict(family="opt", do_layer_norm_before=False, word_embed_proj_dim=12),
+    "starcoder2": dict(family="starcoder2", num_key_value_heads=2, sliding_window=6),
+    "cohere": dict(family="cohere", num_key_value_heads=2, use_qk_norm=True, logit_scale=1.5),
+    "cohere2": dict(family="cohere2", num_key_value_heads=1, sliding_window=6,
+                    layer_types=["sliding_attention", "full_attention"]),
+    "phi": dict(family="phi", qk_layernorm=True),
+    "stablelm": dict(family="stablelm", num_key_value_heads=2, qk_layernorm=True),
+    "falcon": dict(family="falcon"),
+    "falcon_40b": dict(family="falcon", new_decoder_architecture=True, num_kv_heads=2),
+    "bloom": dict(family="bloom", n_head=3, hidden_size=36),
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
@@ -85,11 +94,14 @@ ADAPTERS = {
 # The first three over every model, the others over two.
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
+PLAIN_LAYERS += ["phi", "falcon", "falcon_40b", "bloom"]
+WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm"]  # which has no default targets there
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next"]
-OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITH_EXPERTS
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if (m, a) != ("qwen3_next", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
+    (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [
     (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]
 

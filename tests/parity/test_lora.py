@@ -37,6 +37,17 @@ GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
 OPT = dict(family="opt", enable_bias=False, activation_function="gelu")
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=12)
+STARCODER2 = dict(family="starcoder2", num_key_value_heads=2, sliding_window=7)
+COHERE = dict(family="cohere", num_key_value_heads=2, logit_scale=0.5, use_qk_norm=True)
+COHERE2 = dict(family="cohere2", num_key_value_heads=1, sliding_window=6, logit_scale=0.5,
+               layer_types=["sliding_attention", "full_attention"])
+PHI = dict(family="phi", num_key_value_heads=2, qk_layernorm=True)
+STABLELM = dict(family="stablelm", num_key_value_heads=2, qk_layernorm=True, use_parallel_residual=True,
+                rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5))
+FALCON = dict(family="falcon", hidden_size=30, num_attention_heads=3)
+FALCON_40B = dict(family="falcon", hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True,
+                  bias=True)
+BLOOM = dict(family="bloom", n_head=3, hidden_size=36)
 NEOX = dict(family="gpt_neox", hidden_size=48, num_attention_heads=3, rotary_pct=0.3)
 
 CASES = {
@@ -233,12 +244,40 @@ CASES = {
     "opt_vera": (OPT, dict(peft_type="VERA", r=5)),
     "opt_tokens": (OPT_350M, dict(trainable_token_indices=[5, 2, 40])),
     "opt_saved": (OPT, dict(modules_to_save=["embed_positions", "embed_tokens"])),
+    "starcoder2_all": (STARCODER2, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "starcoder2_saved": (STARCODER2, dict(target_modules=["c_fc"], modules_to_save=["input_layernorm", "embed_tokens"])),
+    "cohere_all": (COHERE, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "cohere_dora": (COHERE, dict(target_modules=["q_proj", "o_proj", "down_proj"], r=4, use_dora=True)),
+    "cohere_head": (dict(COHERE, tie_word_embeddings=False), dict(target_modules=["lm_head", "gate_proj"], r=2)),
+    "cohere_tokens": (COHERE, dict(target_modules=["v_proj"], trainable_token_indices=[5, 2, 40])),
+    "cohere_ia3": (COHERE, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
+                                feedforward_modules=["down_proj"])),
+    "cohere2_all": (COHERE2, dict(target_modules="all-linear", r=3)),
+    "phi": (PHI, {}),
+    "phi_ia3": (PHI, dict(peft_type="IA3")),
+    "phi_vera": (PHI, dict(peft_type="VERA", r=5)),
+    "phi_head": (PHI, dict(target_modules=["lm_head", "dense"], r=2)),
+    "phi_dora_head": (PHI, dict(target_modules=["lm_head", "fc1"], r=3, use_dora=True)),
+    "phi_saved": (PHI, dict(modules_to_save=["lm_head", "q_layernorm"])),
+    "stablelm": (STABLELM, {}),
+    "stablelm_vera": (STABLELM, dict(peft_type="VERA", r=5)),
+    "stablelm_all": (STABLELM, dict(target_modules="all-linear", r=3, bias="all")),
+    "falcon": (FALCON, {}),
+    "falcon_all": (FALCON_40B, dict(target_modules="all-linear", r=3, bias="all")),
+    "falcon_ia3": (FALCON, dict(peft_type="IA3")),
+    "falcon_embedding": (FALCON_40B, dict(target_modules=["word_embeddings", "dense"], r=2)),
+    "bloom": (BLOOM, {}),
+    "bloom_all": (BLOOM, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "bloom_ia3": (BLOOM, dict(peft_type="IA3")),
+    "bloom_dora": (BLOOM, dict(target_modules=["query_key_value", "dense_4h_to_h"], r=4, use_dora=True)),
+    "bloom_saved": (BLOOM, dict(modules_to_save=["word_embeddings_layernorm", "word_embeddings"])),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
 FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
-             "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora"}
+             "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora", "cohere_dora",
+             "phi_dora_head", "bloom_dora"}
 
 
 def file_name(name):
@@ -289,8 +328,9 @@ def probe_name(name):
 # factors of a fused projection's output and norms of heads:
 # see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
-              "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "opt_projections",
-              *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next")))}
+              "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "starcoder2_all", "cohere_all", "phi", "phi_vera",
+              "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all",
+              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next")))}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32))
@@ -337,10 +377,10 @@ def test_equals_peft(tmp_path, name, dtype, scale, limit):
         "grad:" + probe_name(n) for n in trainable}
     worst = max(errors, key=errors.get)
     assert errors[worst] < limit, f"{worst}: {errors[worst]}"
-    # PEFT adds a copy of the base's weight when the output layer is targeted.
+    # PEFT adds a copy of the base's weight, and bias, when the output layer is targeted.
     assert set(report["adapter_tensors"]) == {
         n for n in get_peft_model_state_dict(model)
-        if not n.endswith(".base_layer.weight") and n not in ("base_model.vera_A",
+        if not n.endswith((".base_layer.weight", ".base_layer.bias")) and n not in ("base_model.vera_A",
                                                               "base_model.vera_B")}
 
 

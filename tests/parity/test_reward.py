@@ -39,6 +39,8 @@ CASES = {
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),
     "opt": dict(model="opt", center_rewards_coefficient=0.3),
     "opt_350m": dict(model="opt_350m", center_rewards_coefficient=0.3),
+    **{name: dict(model=name, center_rewards_coefficient=0.3)
+       for name in ("starcoder2", "phi", "stablelm", "falcon", "falcon_40b", "bloom")},
     "gpt_neox": dict(model="gpt_neox", center_rewards_coefficient=0.3),
     "bigcode": dict(model="bigcode", center_rewards_coefficient=0.3),
 }
@@ -60,7 +62,9 @@ def scorer(inputs):
             model.score.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
         # What TRL's disable_dropout does not reach.
         for key in {"bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
-                    "opt_350m": ["dropout"]}.get(name, []):
+                    "opt_350m": ["dropout"],
+                    "starcoder2": ["residual_dropout", "attention_dropout", "embedding_dropout"],
+                    "falcon": ["hidden_dropout"], "falcon_40b": ["hidden_dropout"], "bloom": ["hidden_dropout"]}.get(name, []):
             setattr(model.config, key, 0.0)
         if tokenizer.pad_token is not None:
             model.config.pad_token_id = tokenizer.pad_token_id

@@ -98,9 +98,9 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
   } else if (!options.target_pattern.has_value()) {
     targets = options.target_modules;
     if (targets.empty()) {
-      // VeRA's are LoRA's.
-      targets = options.method == Method::kIa3 ? model.default_ia3_targets()
-                                               : model.default_lora_targets();
+      targets = options.method == Method::kIa3    ? model.default_ia3_targets()
+                : options.method == Method::kVera ? model.default_vera_targets()
+                                                  : model.default_lora_targets();
     }
     if (targets.empty() && options.target_parameters.empty()) {
       throw ConfigError(

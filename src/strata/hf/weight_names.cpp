@@ -12,6 +12,7 @@ struct Body {
 };
 
 constexpr Body kBodies[] = {
+    {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},
 };

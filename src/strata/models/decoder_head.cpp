@@ -14,17 +14,18 @@ nn::Linear make_output_layer(const DecoderHeadOptions& o, at::ScalarType storage
     return nn::Linear(kRewardLayer, {.in_features = size, .out_features = 1, .storage = storage});
   }
   if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
-  return nn::Linear("lm_head",
-                    {.in_features = size, .out_features = o.vocab_size, .storage = storage});
+  return nn::Linear(
+      "lm_head",
+      {.in_features = size, .out_features = o.vocab_size, .bias = o.has_bias, .storage = storage});
 }
 
 }  // namespace
 
 DecoderHead::DecoderHead(const DecoderHeadOptions& o, at::ScalarType storage,
                          std::shared_ptr<nn::Parameter> tied)
-    : output_(make_output_layer(o, storage, std::move(tied))) {
+    : output_(make_output_layer(o, storage, std::move(tied))), logit_scale_(o.logit_scale) {
   if (!o.norm_path.empty()) {
-    norm_.emplace(o.norm_path, o.hidden_size, o.norm_eps, storage, o.has_affine_norm);
+    norm_.emplace(o.norm_path, o.hidden_size, o.norm_eps, storage, o.norm_affine);
   }
   if (!o.projection_path.empty()) {
     projection_.emplace(o.projection_path, nn::Linear::Options{.in_features = o.hidden_size,
@@ -50,7 +51,8 @@ std::vector<nn::Parameter*> DecoderHead::parameters() {
 
 at::Tensor DecoderHead::prepared(const at::Tensor& x, const nn::ForwardContext& context) {
   const at::Tensor rows = norm_ ? norm_->forward(x) : x;
-  return projection_ ? projection_->forward(rows, context) : rows;
+  const at::Tensor read = projection_ ? projection_->forward(rows, context) : rows;
+  return logit_scale_ == 1 ? read : read * logit_scale_;
 }
 
 at::Tensor DecoderHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {

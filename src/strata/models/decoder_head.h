@@ -20,8 +20,10 @@ struct DecoderHeadOptions {
   int64_t output_size;  // what the output layer reads: hidden_size without a projection
   int64_t vocab_size;
   double norm_eps;
-  bool has_affine_norm = true;
-  bool scores_documents;  // "score", of one number, in place of the output layer
+  nn::LayerNormAffine norm_affine = nn::LayerNormAffine::kWeightAndBias;
+  double logit_scale = 1;  // by which logits are multiplied
+  bool has_bias = false;   // of the output layer; not of one that is tied
+  bool scores_documents;   // "score", of one number, in place of the output layer
 };
 
 class DecoderHead final : public Block {
@@ -48,6 +50,7 @@ class DecoderHead final : public Block {
   std::optional<nn::LayerNorm> norm_;
   std::optional<nn::Linear> projection_;
   nn::Linear output_;
+  double logit_scale_;
 };
 
 }  // namespace strata::models

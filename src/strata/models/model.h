@@ -119,6 +119,8 @@ class Model {
   int64_t num_copied_elements() const { return num_replaced_elements_ + num_tied_copies_; }
   // What LoRA targets when nothing is said: ends of module paths.
   virtual std::vector<std::string> default_lora_targets() const = 0;
+  // The same of VeRA.
+  virtual std::vector<std::string> default_vera_targets() const { return default_lora_targets(); }
   // What (IA)^3 rescales when nothing is said, and which of it at the input. Empty: must be said.
   virtual std::vector<std::string> default_ia3_targets() const { return {}; }
   virtual std::vector<std::string> default_ia3_feedforward() const { return {}; }

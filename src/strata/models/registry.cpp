@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/falcon/model.h"
 #include "strata/models/gemma4/model.h"
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
@@ -15,6 +16,7 @@
 #include "strata/models/phi3/blocks.h"
 #include "strata/models/qwen3_5/blocks.h"
 #include "strata/models/reward_head.h"
+#include "strata/models/rotary_decoder/model.h"
 #include "strata/models/t5/model.h"
 
 namespace strata::models {
@@ -82,6 +84,24 @@ std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& opt
   return std::make_unique<GptNeoXModel>(config, options.storage);
 }
 
+template <FalconConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_falcon(const Json& json, const ModelOptions& options) {
+  FalconConfig config = parse(json);
+  config.scores_documents = has_reward_head(json);
+  config.has_own_head = options.is_untied;
+  if (config.rope) config.rope->buffer_type = options.buffers;
+  return std::make_unique<FalconModel>(config, options.storage);
+}
+
+template <RotaryDecoderConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOptions& options) {
+  RotaryDecoderConfig config = parse(json);
+  config.scores_documents = has_reward_head(json);
+  config.has_own_head = options.is_untied;
+  config.rope.buffer_type = options.buffers;
+  return std::make_unique<RotaryDecoderModel>(config, options.storage);
+}
+
 std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options) {
   OptConfig config = parse_opt_config(json);
   config.scores_documents = has_reward_head(json);
@@ -107,6 +127,10 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
+      {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
+      {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
+      {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
@@ -136,6 +160,7 @@ const std::map<std::string, Family>& families() {
        {.create = create_opt,
         .classifier = "OPTForSequenceClassification",
         .position_table = opt_positions}},
+      {"phi", {create_rotary_decoder<parse_phi_config>, "PhiForSequenceClassification"}},
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
       {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},
@@ -148,6 +173,10 @@ const std::map<std::string, Family>& families() {
       {"qwen3_next",
        {create_qwen3_5<parse_qwen3_next_config>, "Qwen3NextForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
+      {"stablelm",
+       {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
+      {"starcoder2",
+       {create_rotary_decoder<parse_starcoder2_config>, "Starcoder2ForSequenceClassification"}},
       {"t5", {create_t5, nullptr, /*has_encoder=*/true}}};
   return kFamilies;
 }

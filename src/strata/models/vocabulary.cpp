@@ -152,8 +152,8 @@ at::Tensor draw_new_rows(const nn::Parameter& parameter, const ReadRows& old_row
     rows = draw_bias(parameter, old_rows, options.mean_resizing, generator);
   } else {
     // First the layer is made, an embedding with normal values, a linear layer with uniform ones.
-    skip_draws(generator,
-               is_embedding(parameter) ? draws_of_normal(parameter.numel()) : parameter.numel());
+    const int64_t of_linear = parameter.numel() + (options.has_bias ? parameter.shape()[0] : 0);
+    skip_draws(generator, is_embedding(parameter) ? draws_of_normal(parameter.numel()) : of_linear);
     rows = options.mean_resizing ? around_mean(parameter, old_rows, generator)
                                  : end_of_normal(parameter, options.initializer_range, generator);
   }

@@ -36,6 +36,7 @@ void mark_new_rows(Model& model, int64_t num_old);
 struct NewRowOptions {
   bool mean_resizing = true;
   double initializer_range = 0.02;
+  bool has_bias = false;  // the layer of the weight, whose values are drawn with it
 };
 
 // Old rows [begin, begin + count) as fp32, flat or [count, columns].

@@ -13,8 +13,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct NormCall {
-  Parameter* weight;  // null, as bias: ones and zeros
-  Parameter* bias;
+  Parameter* weight;  // null: ones
+  Parameter* bias;    // null: zeros
   double eps;
 
   at::Tensor weight_for(const at::Tensor& x) const {
@@ -71,15 +71,17 @@ struct LayerNormResidualFunction : torch::autograd::Function<LayerNormResidualFu
 }  // namespace
 
 LayerNorm::LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
-                     bool is_affine)
+                     LayerNormAffine affine)
     : eps_(eps) {
-  if (!is_affine) return;
+  if (affine == LayerNormAffine::kNone) return;
   weight_.emplace(path + ".weight", std::vector<int64_t>{hidden}, storage);
+  if (affine == LayerNormAffine::kWeight) return;
   bias_.emplace(path + ".bias", std::vector<int64_t>{hidden}, storage);
 }
 
 void LayerNorm::append_parameters(std::vector<Parameter*>& list) {
-  if (weight_) list.insert(list.end(), {&*weight_, &*bias_});
+  if (weight_) list.push_back(&*weight_);
+  if (bias_) list.push_back(&*bias_);
 }
 
 namespace {

@@ -1,5 +1,5 @@
-// LayerNorm over a weight and a bias, or over neither. Owns: the autograd function around
-// ops::layer_norm. Never: the kernel.
+// LayerNorm over a weight and a bias, over a weight alone, or over neither. Owns: the autograd
+// function around ops::layer_norm. Never: the kernel.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,14 @@
 
 namespace strata::nn {
 
+// The parameters of a norm.
+enum class LayerNormAffine { kNone, kWeight, kWeightAndBias };
+
 class LayerNorm {
  public:
-  // `path`: module path such as "transformer.h.0.ln_1". Not `is_affine`: no parameters.
+  // `path`: module path such as "transformer.h.0.ln_1".
   LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
-            bool is_affine = true);
+            LayerNormAffine affine = LayerNormAffine::kWeightAndBias);
 
   void append_parameters(std::vector<Parameter*>& list);
 

@@ -10,9 +10,9 @@
 namespace strata::optim {
 
 bool is_decayed(const std::string& parameter_name) {
-  // The last are modules of nn.LayerNorm, GPT-2's.
+  // The last are modules of nn.LayerNorm, GPT-2's and Falcon's.
   static const std::regex kNotDecayed(
-      R"(bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)|(^|\.)ln_(1|2|f)($|\.))",
+      R"(bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)|(^|\.)ln_(1|2|f|attn|mlp)($|\.))",
       std::regex::icase | std::regex::optimize);
   return !std::regex_search(parameter_name, kNotDecayed);
 }

@@ -11,9 +11,12 @@
 namespace strata::shard {
 namespace {
 
-// Not those of an embedding without a low-rank branch and without layers behind it.
+// Not those of an embedding without a low-rank branch and without layers or a norm behind it. What
+// is a vector there is a norm's.
 bool backward_reads_parameters(models::Block& block) {
   if (block.kind() != models::BlockKind::kEmbedding || !block.linears().empty()) return true;
+  const auto is_vector = [](const nn::Parameter* one) { return one->shape().size() == 1; };
+  if (std::ranges::any_of(block.parameters(), is_vector)) return true;
   const nn::Embedding* embedding = block.embedding();
   return embedding != nullptr && embedding->low_rank() != nullptr;
 }

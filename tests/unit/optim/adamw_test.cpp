@@ -19,6 +19,9 @@ TEST(Decay, AllButBiasesAndNorms) {
   EXPECT_TRUE(is_decayed("transformer.wpe.weight"));
   EXPECT_FALSE(is_decayed("transformer.ln_f.weight"));
   EXPECT_FALSE(is_decayed("transformer.h.11.ln_1.weight"));
+  EXPECT_FALSE(is_decayed("transformer.h.11.ln_attn.weight"));
+  EXPECT_FALSE(is_decayed("transformer.h.11.ln_mlp.weight"));
+  EXPECT_FALSE(is_decayed("model.layers.0.self_attn.q_layernorm.norms.3.weight"));
   EXPECT_FALSE(is_decayed("model.norm.weight"));
   EXPECT_FALSE(is_decayed("model.layers.0.input_layernorm.weight"));
   EXPECT_FALSE(is_decayed("model.layers.0.self_attn.q_proj.bias"));

@@ -44,7 +44,9 @@ Json config_of(const SavedState& base) {
 // T5's key of that name is another: its rows of single tokens are refused before.
 static bool is_called_tied(const Json& config) {
   const std::string type = config.value("model_type", "");
-  const bool is_by_default = type == "gpt2" || type == "gpt_bigcode" || type == "opt";
+  constexpr std::string_view kTied[] = {"bloom", "cohere",      "cohere2", "falcon",
+                                        "gpt2",  "gpt_bigcode", "opt",     "starcoder2"};
+  const bool is_by_default = std::ranges::find(kTied, type) != std::end(kTied);
   const auto entry = config.find("tie_word_embeddings");
   return entry == config.end() ? is_by_default : entry->is_boolean() && entry->get<bool>();
 }
@@ -54,7 +56,7 @@ AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedStat
     : base_(base), config_(config), adapter_(adapter), settings_(settings) {
   for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
   for (const char* name :
-       {kShared, kGpt2Embedding, kBareEmbedding, kNeoXEmbedding, kOptEmbedding}) {
+       {kShared, kGpt2Embedding, kBareEmbedding, kNeoXEmbedding, kOptEmbedding, kWordEmbedding}) {
     if (in_base_.contains(name)) embedding_ = name;
   }
   is_bare_ = embedding_ == kBareEmbedding;

@@ -107,9 +107,13 @@ const std::vector<int64_t>& shape_of(const SavedState& state, const std::string&
 // A tied output layer has the embedding's name there.
 std::vector<std::string> names_in_base(const std::string& path) {
   if (path != "lm_head") return {path + ".weight"};
-  return {
-      "lm_head.weight",         "model.embed_tokens.weight", "shared.weight",
-      "transformer.wte.weight", "gpt_neox.embed_in.weight",  "model.decoder.embed_tokens.weight"};
+  return {"lm_head.weight",
+          "model.embed_tokens.weight",
+          "shared.weight",
+          "transformer.wte.weight",
+          "transformer.word_embeddings.weight",
+          "gpt_neox.embed_in.weight",
+          "model.decoder.embed_tokens.weight"};
 }
 
 }  // namespace

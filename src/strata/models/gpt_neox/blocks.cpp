@@ -5,8 +5,6 @@
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
-#include "strata/nn/dropout.h"
-#include "strata/nn/embedded_rows.h"
 
 namespace strata::models {
 namespace {
@@ -16,25 +14,6 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool has_bias, at::ScalarType
 }
 
 }  // namespace
-
-GptNeoXEmbedding::GptNeoXEmbedding(const GptNeoXConfig& c, at::ScalarType storage)
-    : dropout_rate_(c.hidden_dropout),
-      tokens_("gpt_neox.embed_in",
-              std::make_shared<nn::Parameter>("gpt_neox.embed_in.weight",
-                                              std::vector<int64_t>{c.vocab_size, c.hidden_size},
-                                              storage),
-              /*padding_id=*/std::nullopt) {}
-
-std::vector<nn::Parameter*> GptNeoXEmbedding::parameters() {
-  std::vector<nn::Parameter*> list;
-  tokens_.append_parameters(list);
-  return list;
-}
-
-at::Tensor GptNeoXEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  const at::Tensor rows = nn::with_noise(tokens_.forward(x, context.batch->ids), context);
-  return nn::dropout(rows, dropout_rate_, kFirstDropoutPlace, context);
-}
 
 GptNeoXLayer::GptNeoXLayer(const GptNeoXConfig& c, int64_t index, at::ScalarType storage,
                            nn::Rope& rope)

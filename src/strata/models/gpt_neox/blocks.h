@@ -1,38 +1,17 @@
-// The blocks of GPT-NeoX: embedding, layer. Owns: their layers and the order of operations. Never:
-// the head (decoder_head.h), gathering, checkpointing, the chain (gpt_neox/model.h).
+// The layer of GPT-NeoX. Owns: its layers and the order of operations. Never: embedding and head
+// (decoder_embedding.h, decoder_head.h), gathering, checkpointing, the chain (gpt_neox/model.h).
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "strata/models/gpt_neox/config.h"
 #include "strata/models/model.h"
 #include "strata/nn/attention/rope.h"
-#include "strata/nn/embedding.h"
 #include "strata/nn/layer_norm.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
-
-class GptNeoXEmbedding final : public Block {
- public:
-  GptNeoXEmbedding(const GptNeoXConfig& config, at::ScalarType storage);
-
-  BlockKind kind() const override { return BlockKind::kEmbedding; }
-  std::string class_name() const override { return "Embedding"; }
-  std::string path() const override { return tokens_.path(); }
-  std::vector<nn::Parameter*> parameters() override;
-  std::vector<nn::Linear*> linears() override { return {}; }
-  nn::Embedding* embedding() override { return &tokens_; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
-
-  const std::shared_ptr<nn::Parameter>& weight() const { return tokens_.shared_weight(); }
-
- private:
-  double dropout_rate_;
-  nn::Embedding tokens_;
-};
 
 class GptNeoXLayer final : public Block {
  public:

@@ -5,6 +5,13 @@
 namespace strata::models {
 namespace {
 
+DecoderEmbeddingOptions embedding_of(const GptNeoXConfig& c) {
+  return {.path = "gpt_neox.embed_in",
+          .vocab_size = c.vocab_size,
+          .hidden_size = c.hidden_size,
+          .dropout = c.hidden_dropout};
+}
+
 DecoderHeadOptions head_of(const GptNeoXConfig& c) {
   return {.norm_path = "gpt_neox.final_layer_norm",
           .projection_path = "",
@@ -26,7 +33,7 @@ GptNeoXModel::GptNeoXModel(const GptNeoXConfig& config, at::ScalarType storage)
                   storage),
       config_(config),
       rope_(config.rope),
-      embedding_(std::make_unique<GptNeoXEmbedding>(config, storage)) {
+      embedding_(std::make_unique<DecoderEmbedding>(embedding_of(config), storage)) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(std::make_unique<GptNeoXLayer>(config, i, storage, rope_));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/models/decoder_embedding.h"
 #include "strata/models/decoder_head.h"
 #include "strata/models/gpt_neox/blocks.h"
 #include "strata/models/tied_decoder.h"
@@ -42,7 +43,7 @@ class GptNeoXModel final : public TiedDecoder {
 
   GptNeoXConfig config_;
   nn::Rope rope_;
-  std::unique_ptr<GptNeoXEmbedding> embedding_;
+  std::unique_ptr<DecoderEmbedding> embedding_;
   std::vector<std::unique_ptr<GptNeoXLayer>> layers_;
   std::unique_ptr<DecoderHead> head_;
 };

@@ -78,11 +78,11 @@ OptLayer::OptLayer(const OptConfig& c, int64_t index, at::ScalarType storage)
       q_proj_(make_attention_layer(c, path_ + ".self_attn.q_proj", storage)),
       out_proj_(make_attention_layer(c, path_ + ".self_attn.out_proj", storage)),
       self_attn_layer_norm_(path_ + ".self_attn_layer_norm", c.hidden_size, kNormEps, storage,
-                            c.layer_norm_elementwise_affine),
+                            c.norm_affine()),
       fc1_(path_ + ".fc1", shape(c, c.hidden_size, c.ffn_dim, storage)),
       fc2_(path_ + ".fc2", shape(c, c.ffn_dim, c.hidden_size, storage)),
       final_layer_norm_(path_ + ".final_layer_norm", c.hidden_size, kNormEps, storage,
-                        c.layer_norm_elementwise_affine) {}
+                        c.norm_affine()) {}
 
 std::vector<nn::Linear*> OptLayer::linears() {
   return {&k_proj_, &v_proj_, &q_proj_, &out_proj_, &fc1_, &fc2_};

@@ -2,24 +2,11 @@
 
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/padding_id.h"
 #include "strata/models/plain_activation.h"
 
 namespace strata::models {
 namespace {
-
-// A key that says null means none. Negative ids count from the end, as nn.Embedding's padding_idx.
-std::optional<int64_t> parse_padding_id(const ConfigReader& config, const OptConfig& c) {
-  const bool is_said = config.json().contains("pad_token_id");
-  const auto id = is_said ? config.optional_integer("pad_token_id") : c.pad_token_id;
-  if (!id) return id;
-  if (*id >= c.vocab_size || *id < -c.vocab_size) {
-    throw FormatError(
-        "config.json: found pad_token_id = {}, expected a token of the vocabulary of {}; fix the "
-        "file",
-        *id, c.vocab_size);
-  }
-  return *id < 0 ? *id + c.vocab_size : *id;
-}
 
 // The reference's initialisation looks for other families' key first; null means the default there.
 double parse_init_std(const ConfigReader& config, double fallback) {
@@ -64,7 +51,7 @@ OptConfig parse_opt_config(const Json& json) {
   c.layer_norm_elementwise_affine =
       config.boolean("layer_norm_elementwise_affine", c.layer_norm_elementwise_affine);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
-  c.pad_token_id = parse_padding_id(config, c);
+  c.pad_token_id = parse_padding_id(config, c.vocab_size, c.pad_token_id);
   check(config, c);
   return c;
 }

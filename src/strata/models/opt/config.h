@@ -8,6 +8,7 @@
 
 #include "strata/base/json.h"
 #include "strata/nn/activation.h"
+#include "strata/nn/layer_norm.h"
 
 namespace strata::models {
 
@@ -33,6 +34,10 @@ struct OptConfig {
   bool has_own_head = false;                // in the file of the weights, although config.json ties
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
+  nn::LayerNormAffine norm_affine() const {
+    return layer_norm_elementwise_affine ? nn::LayerNormAffine::kWeightAndBias
+                                         : nn::LayerNormAffine::kNone;
+  }
   bool has_projections() const { return word_embed_proj_dim != hidden_size; }
   bool has_final_norm() const { return do_layer_norm_before && !remove_final_layer_norm; }
 };

@@ -14,7 +14,7 @@ DecoderHeadOptions head_of(const OptConfig& c) {
           .output_size = c.word_embed_proj_dim,
           .vocab_size = c.vocab_size,
           .norm_eps = 1e-5,
-          .has_affine_norm = c.layer_norm_elementwise_affine,
+          .norm_affine = c.norm_affine(),
           .scores_documents = c.scores_documents};
 }
 

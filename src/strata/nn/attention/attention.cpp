@@ -116,11 +116,11 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
                                        : extend_cache(cache, o.layer, k_heads,
                                                       split_heads(v, o.num_kv_heads, o.head_dim));
   const auto attend_to_all = [&] {
-    if (o.softcap == 0) {
+    if (o.softcap == 0 && !o.bias.defined()) {
       return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window);
     }
     const int64_t offsets[] = {0, q.size(0)}, key_offsets[] = {0, all.keys.size(0)};
-    return ops::biased_attention(q_heads, all.keys, all.values, /*bias=*/at::Tensor(),
+    return ops::biased_attention(q_heads, all.keys, all.values, own_bias(o),
                                  {.offsets = offsets,
                                   .key_offsets = key_offsets,
                                   .scale = o.scale,

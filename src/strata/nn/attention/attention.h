@@ -22,7 +22,7 @@ struct AttentionOptions {
   bool rotates = true;          // false: a layer without positions
   // What makes the prefix, in the first layer alone (nn/prefix_projection.h).
   PrefixProjection* projection = nullptr;
-  // Of the probabilities, while training; with neither a window nor a prefix.
+  // Of the probabilities, while training; not with a prefix.
   double dropout = 0;
   double softcap = 0;     // of the scores, ops/attention/biased_attention.h; 0: none
   uint64_t place_id = 0;  // see nn/dropout.h
@@ -32,6 +32,9 @@ struct AttentionOptions {
   Parameter* sinks = nullptr;
   // k and v are another layer's, which has put them into the cache at its place `layer`.
   bool reads_cache = false;
+  // Added to the scores: fp32 [heads of the layer, 2 n + 1] by distance, as in
+  // ops/attention/biased_attention.h, of which nothing trains; undefined: none. Not with a prefix.
+  at::Tensor bias = {};
   // Of num_heads, among those of the layer: where sequence parallelism gives a rank a share of
   // them.
   int64_t first_head = 0;

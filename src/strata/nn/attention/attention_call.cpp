@@ -20,7 +20,7 @@ at::Tensor own_sinks(const AttentionOptions& o) {
 ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q,
                                   const at::Tensor& k, const at::Tensor& v) {
   if (call.is_special()) {
-    return ops::biased_attention(q, k, v, /*bias=*/at::Tensor(), call.special());
+    return ops::biased_attention(q, k, v, own_bias(call.options), call.special());
   }
   return ops::attention(q, k, v, call.offsets, call.options.scale, call.options.window);
 }
@@ -56,6 +56,10 @@ AttentionCall AttentionCall::with_front(int64_t count) const {
   return longer;
 }
 
+at::Tensor own_bias(const AttentionOptions& o) {
+  return o.bias.defined() ? o.bias.narrow(0, o.first_head, o.num_heads) : o.bias;
+}
+
 ops::AttentionResult with_sinks(ops::AttentionResult result, const AttentionOptions& o) {
   if (o.sinks != nullptr) ops::add_attention_sinks_(result, own_sinks(o));
   return result;
@@ -72,7 +76,7 @@ ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tenso
   write_sinks_gradient(call, dout, forward);
   if (call.is_special()) {
     const ops::BiasedAttentionGradients g = ops::biased_attention_backward(
-        dout, q, k, v, /*bias=*/at::Tensor(), forward, call.special(), /*wants_bias=*/false);
+        dout, q, k, v, own_bias(call.options), forward, call.special(), /*wants_bias=*/false);
     return {g.dq, g.dk, g.dv};
   }
   return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.offsets,

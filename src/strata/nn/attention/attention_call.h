@@ -24,7 +24,9 @@ struct AttentionCall {
   uint64_t dropout_key = 0;
 
   // Whether scores pass through more than a softmax.
-  bool is_special() const { return token_keys.defined() || options.softcap > 0; }
+  bool is_special() const {
+    return token_keys.defined() || options.softcap > 0 || options.bias.defined();
+  }
 
   ops::BiasedAttentionOptions special() const;
 
@@ -39,6 +41,9 @@ ops::AttentionResult attend(const AttentionCall& call, const at::Tensor& q, cons
 ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tensor& dout,
                                       const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                       const ops::AttentionResult& forward);
+
+// The bias of the call's heads.
+at::Tensor own_bias(const AttentionOptions& o);
 
 // The result where the softmax runs over the sinks as well; as it is without them.
 ops::AttentionResult with_sinks(ops::AttentionResult result, const AttentionOptions& o);

@@ -126,14 +126,16 @@ void fill_new_rows(const config::RunConfig& config, const Json& model_config,
                    const hf::ModelFolder* folder, const models::WeightSources& sources,
                    models::Model& model, shard::UnitStore& store) {
   comm::Group& world = *store.mesh().world;
-  const models::NewRowOptions options{.mean_resizing = config.model.mean_resizing,
-                                      .initializer_range = initializer_range_of(model_config)};
+  models::NewRowOptions options{.mean_resizing = config.model.mean_resizing,
+                                .initializer_range = initializer_range_of(model_config)};
   at::Generator generator = at::detail::createCPUGenerator(config.train.seed);
   // By the file's tensor: two names of one weight of the base start with the same rows.
   std::map<std::string, at::Tensor> drawn;
-  for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
-    const nn::Parameter& parameter = *weight.parameter;
+  const std::vector<models::VocabularyWeight> weights = models::vocabulary_weights(model);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const nn::Parameter& parameter = *weights[i].parameter;
     if (parameter.num_new_rows() <= 0) continue;
+    options.has_bias = i + 1 < weights.size() && weights[i + 1].name.ends_with(".bias");
     std::vector<int64_t> shape = parameter.shape();
     shape[0] = parameter.num_new_rows();
     at::Tensor rows = at::empty(shape, at::TensorOptions().dtype(parameter.storage_type()));

@@ -1,0 +1,59 @@
+#include "strata/models/falcon/model.h"
+
+#include <ATen/ATen.h>
+
+namespace strata::models {
+namespace {
+
+// ALiBi has no end; a plan and a cache must have one: the longest texts of other families.
+constexpr int64_t kMostAlibiTokens = 131072;
+
+DecoderEmbeddingOptions embedding_of(const FalconConfig& c) {
+  return {.path = "transformer.word_embeddings",
+          .vocab_size = c.vocab_size,
+          .hidden_size = c.hidden_size,
+          .norm_path = c.has_embedding_norm ? "transformer.word_embeddings_layernorm" : "",
+          .norm_eps = c.layer_norm_eps};
+}
+
+DecoderHeadOptions head_of(const FalconConfig& c) {
+  return {.norm_path = "transformer.ln_f",
+          .projection_path = "",
+          .hidden_size = c.hidden_size,
+          .output_size = c.hidden_size,
+          .vocab_size = c.vocab_size,
+          .norm_eps = c.layer_norm_eps,
+          .scores_documents = c.scores_documents};
+}
+
+}  // namespace
+
+FalconModel::FalconModel(const FalconConfig& config, at::ScalarType storage)
+    : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
+                   .has_own_head = config.has_own_head,
+                   .scores_documents = config.scores_documents,
+                   .ignored_suffixes = {"rotary_emb.inv_freq"}},
+                  storage),
+      config_(config),
+      embedding_(std::make_unique<DecoderEmbedding>(embedding_of(config), storage)) {
+  if (config.rope) {
+    positions_.rope.emplace(*config.rope);
+  } else {
+    positions_.alibi.emplace(config.num_attention_heads);
+  }
+  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
+    layers_.push_back(std::make_unique<FalconLayer>(config, i, storage, positions_));
+  }
+  head_ = std::make_unique<DecoderHead>(head_of(config), storage, tied_table());
+}
+
+int64_t FalconModel::max_position_embeddings() const {
+  return config_.rope ? config_.rope->reach() : kMostAlibiTokens;
+}
+
+void FalconModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
+                              at::Generator generator) const {
+  init_as_decoder(parameter, std::move(full), config_.initializer_range, std::move(generator));
+}
+
+}  // namespace strata::models

@@ -1,0 +1,148 @@
+#include "strata/models/rotary_decoder/blocks.h"
+
+#include <cmath>
+
+#include "strata/models/residual_dropout.h"
+#include "strata/nn/activation.h"
+#include "strata/nn/attention/attention.h"
+#include "strata/nn/gated_mlp.h"
+
+namespace strata::models {
+namespace {
+
+nn::Linear::Options shape(int64_t in, int64_t out, bool has_bias, at::ScalarType storage) {
+  return {.in_features = in, .out_features = out, .bias = has_bias, .storage = storage};
+}
+
+nn::HeadNormOptions head_norm(const RotaryDecoderConfig& c, int64_t heads) {
+  return {.weights = *c.head_norms, .num_heads = heads, .head_dim = c.head_dim, .eps = c.norm_eps};
+}
+
+}  // namespace
+
+RotaryDecoderLayer::RotaryDecoderLayer(const RotaryDecoderConfig& c, int64_t index,
+                                       at::ScalarType storage, nn::Rope& rope)
+    : config_(c),
+      index_(index),
+      path_("model.layers." + std::to_string(index)),
+      rope_(rope),
+      q_proj_(path_ + ".self_attn.q_proj",
+              shape(c.hidden_size, c.num_attention_heads * c.head_dim, c.input_bias, storage)),
+      k_proj_(path_ + ".self_attn.k_proj",
+              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
+      v_proj_(path_ + ".self_attn.v_proj",
+              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
+      output_(path_ + ".self_attn." + c.output_name,
+              shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.output_bias, storage)),
+      mlp_input_(path_ + ".mlp." + c.mlp_input_name,
+                 shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
+      mlp_output_(path_ + ".mlp." + c.mlp_output_name,
+                  shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)),
+      input_layernorm_(path_ + ".input_layernorm", c.hidden_size, c.norm_eps, storage,
+                       c.norm_affine) {
+  if (c.head_norms) {
+    const std::string attention = path_ + ".self_attn.";
+    q_norm_.emplace(attention + c.head_norm_names[0], head_norm(c, c.num_attention_heads), storage);
+    k_norm_.emplace(attention + c.head_norm_names[1], head_norm(c, c.num_key_value_heads), storage);
+  }
+  if (c.has_gated_mlp) {
+    mlp_gate_.emplace(path_ + ".mlp.gate_proj",
+                      shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage));
+  }
+  if (!c.is_parallel) {
+    post_attention_layernorm_.emplace(path_ + ".post_attention_layernorm", c.hidden_size,
+                                      c.norm_eps, storage, c.norm_affine);
+  }
+}
+
+std::vector<nn::Linear*> RotaryDecoderLayer::linears() {
+  std::vector<nn::Linear*> list{&q_proj_, &k_proj_, &v_proj_, &output_};
+  if (mlp_gate_) list.push_back(&*mlp_gate_);
+  list.insert(list.end(), {&mlp_input_, &mlp_output_});
+  return list;
+}
+
+std::vector<nn::Parameter*> RotaryDecoderLayer::parameters() {
+  std::vector<nn::Parameter*> list;
+  const std::vector<nn::Linear*> layers = linears();
+  const auto mlp_begin = layers.begin() + 4;  // behind q, k, v and attention's output
+  for (auto layer = layers.begin(); layer != mlp_begin; ++layer) (*layer)->append_parameters(list);
+  if (q_norm_) {
+    q_norm_->append_parameters(list);
+    k_norm_->append_parameters(list);
+  }
+  for (auto layer = mlp_begin; layer != layers.end(); ++layer) (*layer)->append_parameters(list);
+  input_layernorm_.append_parameters(list);
+  if (post_attention_layernorm_) post_attention_layernorm_->append_parameters(list);
+  return list;
+}
+
+std::vector<const nn::Linear*> RotaryDecoderLayer::readers_of_attention() const {
+  return {&q_proj_, &k_proj_, &v_proj_};
+}
+
+std::vector<const nn::Linear*> RotaryDecoderLayer::readers_of_mlp() const {
+  if (mlp_gate_) return {&*mlp_gate_, &mlp_input_};
+  return {&mlp_input_};
+}
+
+at::Tensor RotaryDecoderLayer::add_attention(std::vector<at::Tensor> qkv,
+                                             const at::Tensor& residual,
+                                             const nn::ForwardContext& context) {
+  if (q_norm_) {
+    qkv[0] = q_norm_->forward(qkv[0]);
+    qkv[1] = k_norm_->forward(qkv[1]);
+  }
+  const auto layer = static_cast<size_t>(index_);
+  const nn::AttentionOptions options{
+      .num_heads = config_.num_attention_heads,
+      .num_kv_heads = config_.num_key_value_heads,
+      .head_dim = config_.head_dim,
+      .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+      .layer = index_,
+      .window = config_.windows.empty() ? 0 : config_.windows.at(layer),
+      .rotates = config_.rotates.empty() || config_.rotates.at(layer),
+      .dropout = config_.attention_dropout,
+      .place_id = dropout_place_id(index_, DropoutPlace::kScores)};
+  const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+  const double rate = config_.attention_output_dropout;
+  // Side by side, the sum is read by the block's end alone.
+  if (!config_.is_parallel && (!context.drops() || rate == 0)) {
+    return output_.forward_add_once(mixed, residual, context);
+  }
+  return add_with_dropout(output_, mixed, residual,
+                          {rate, dropout_place_id(index_, DropoutPlace::kAttention),
+                           /*is_last=*/config_.is_parallel},
+                          context);
+}
+
+at::Tensor RotaryDecoderLayer::add_mlp(const std::vector<at::Tensor>& hidden,
+                                       const at::Tensor& residual,
+                                       const nn::ForwardContext& context) {
+  const nn::Remakable read = config_.has_gated_mlp ? nn::swiglu(hidden[0], hidden[1])
+                                                   : nn::activate(hidden[0], config_.activation);
+  return add_with_dropout(
+      mlp_output_, read, residual,
+      {config_.mlp_dropout, dropout_place_id(index_, DropoutPlace::kMlp), /*is_last=*/true},
+      context);
+}
+
+at::Tensor RotaryDecoderLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  const auto [normed, residual] = input_layernorm_.forward_with_residual(x);
+  std::vector<const nn::Linear*> readers = readers_of_attention();
+  const size_t num_qkv = readers.size();
+  if (config_.is_parallel) {
+    // Both read one norm: it is kept, or made again, once.
+    for (const nn::Linear* layer : readers_of_mlp()) readers.push_back(layer);
+  }
+  std::vector<at::Tensor> outputs = nn::linear_shared_input(readers, normed, context);
+  const std::vector<at::Tensor> hidden(outputs.begin() + static_cast<int64_t>(num_qkv),
+                                       outputs.end());
+  outputs.resize(num_qkv);
+  const at::Tensor sum = add_attention(std::move(outputs), residual, context);
+  if (config_.is_parallel) return add_mlp(hidden, sum, context);
+  const auto [next, same] = post_attention_layernorm_->forward_with_residual(sum);
+  return add_mlp(nn::linear_shared_input(readers_of_mlp(), next, context), same, context);
+}
+
+}  // namespace strata::models

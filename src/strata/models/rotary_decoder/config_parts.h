@@ -1,0 +1,22 @@
+// What the parsers of the families have in common. Owns: declarations. Never: defaults of a family.
+#pragma once
+
+#include <string>
+
+#include "strata/models/config_reader.h"
+#include "strata/models/rotary_decoder/config.h"
+
+namespace strata::models {
+
+// Sizes and flags that all families have. `c` holds the family's defaults. `eps_key`: of the norms.
+void parse_rotary_common(const ConfigReader& config, RotaryDecoderConfig& c,
+                         const std::string& eps_key);
+
+// The key "head_dim", or what remains of the hidden size; how the numbers of heads must relate.
+// Call when num_key_value_heads is known.
+void parse_rotary_heads(const ConfigReader& config, RotaryDecoderConfig& c);
+
+// ConfigError for a head_dim of which the reference would take a part for another.
+void refuse_other_head_dim(const RotaryDecoderConfig& c, const std::string& family);
+
+}  // namespace strata::models

@@ -1,0 +1,34 @@
+// ALiBi (Press et al. 2022): scores grow with the key's position by a slope of each head, in the
+// place of other positions. A softmax does not see what all keys of a query have in common, so the
+// bias is one of distances and knows no document. Owns: slopes and their table. Never: attention.
+// Source: transformers modeling_bloom.py.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "strata/nn/batch.h"
+
+namespace strata::nn {
+
+// Of each head: powers of 2^(-8 / n), n the largest power of two within `num_heads`, then, of the
+// heads beyond, every second power of 2^(-4 / n).
+std::vector<float> alibi_slopes(int64_t num_heads);
+
+// Threads: one at a time. Memory: the table of the longest document so far.
+class Alibi {
+ public:
+  explicit Alibi(int64_t num_heads) : num_heads_(num_heads) {}
+
+  // For AttentionOptions::bias: fp32 [num_heads, 2 n + 1], n at least the longest distance between
+  // tokens of a document of the micro-batch, or of the cache and what follows it.
+  const at::Tensor& table(const ForwardContext& context);
+
+ private:
+  int64_t num_heads_;
+  at::Tensor table_;
+};
+
+}  // namespace strata::nn

@@ -1,0 +1,79 @@
+// Oracle: what the reference says of published models: the number of parameters of StarCoder2-3B,
+// Command R, Command R7B, Phi-1.5, Phi-2, StableLM-3B and StableLM-2-1.6B, their buffers, its
+// _init_weights.
+#include <gtest/gtest.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+
+#include "strata/models/registry.h"
+
+namespace strata::models {
+namespace {
+
+struct Published {
+  const char* name;
+  const char* config;
+  int64_t numel;
+  int64_t buffer_bytes;
+};
+
+constexpr Published kPublished[] = {
+    {"StarCoder2-3B", R"({"model_type": "starcoder2"})", 3030371328, 512},
+    {"Command R", R"({"model_type": "cohere"})", 34980831232, 512},
+    {"Command R7B", R"({"model_type": "cohere2", "hidden_size": 4096, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336})",
+     8028033024, 512},
+    {"Phi-1.5", R"({"model_type": "phi"})", 1418270720, 128},
+    {"Phi-2", R"({"model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240,
+        "num_hidden_layers": 32, "partial_rotary_factor": 0.4})",
+     2779683840, 128},
+    {"StableLM-3B", R"({"model_type": "stablelm"})", 2795443200, 80},
+    {"StableLM-2-1.6B", R"({"model_type": "stablelm", "hidden_size": 2048, "num_hidden_layers": 24,
+        "intermediate_size": 5632, "vocab_size": 100352, "use_qkv_bias": true})",
+     1644515328, 64},
+};
+
+TEST(RotaryDecoderModel, IsAsLargeAsPublished) {
+  for (const Published& published : kPublished) {
+    const auto model = create_model(parse_json(published.config, "config.json"), {});
+    int64_t numel = 0;
+    for (const nn::Parameter* parameter : model->parameters()) numel += parameter->numel();
+    EXPECT_EQ(numel, published.numel) << published.name;
+    EXPECT_EQ(model->buffer_bytes(), published.buffer_bytes) << published.name;
+  }
+}
+
+TEST(RotaryDecoderModel, InitialValues) {
+  constexpr const char* kModels[] = {
+      R"({"model_type": "cohere", "use_qk_norm": true, "pad_token_id": 3, "hidden_size": 96,
+          "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
+          "vocab_size": 500, "initializer_range": 0.03})",
+      R"({"model_type": "stablelm", "qk_layernorm": true, "use_qkv_bias": true,
+          "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 500,
+          "initializer_range": 0.03, "pad_token_id": 3, "partial_rotary_factor": 0.5})"};
+  for (const char* text : kModels) {
+    const auto model = create_model(parse_json(text, "config.json"), {});
+    const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
+    for (const nn::Parameter* parameter : model->parameters()) {
+      const std::string& name = parameter->name();
+      at::Tensor full = at::empty(parameter->shape());
+      model->init_weight(*parameter, full, generator);
+      if (name.ends_with(".bias")) {
+        EXPECT_EQ(full.abs().max().item<float>(), 0) << name;
+      } else if (name.find("norm") != std::string::npos) {
+        EXPECT_EQ(full.min().item<float>(), 1) << name;
+        EXPECT_EQ(full.max().item<float>(), 1) << name;
+      } else {
+        EXPECT_NEAR(full.std().item<double>(), 0.03, 0.05 * 0.03) << name;
+      }
+      if (name == "model.embed_tokens.weight") {
+        EXPECT_EQ(full.select(0, 3).abs().max().item<float>(), 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace strata::models
