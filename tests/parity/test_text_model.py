@@ -87,25 +87,64 @@ def logits(model, ids):
         return model.eval()(input_ids=ids).logits
 
 
-def test_the_language_model_of_qwen3_5(tmp_path):
-    size = save_tokenizer(tmp_path / "whole")
+def save_qwen3_5(folder, family, **text):
+    size = save_tokenizer(folder)
     torch.manual_seed(0)
-    text = dict(TEXT, model_type="qwen3_5_text", vocab_size=size, head_dim=8, layer_types=["linear_attention", "full_attention"],
+    text = dict(TEXT, model_type=f"{family}_text", vocab_size=size, head_dim=8, layer_types=["linear_attention", "full_attention"],
                 linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10,
                 bos_token_id=None, eos_token_id=2, pad_token_id=0,
-                rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0]))
+                rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.5, mrope_section=[1, 1, 0]), **text)
     vision = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=4, out_hidden_size=36)
-    whole = AutoModelForImageTextToText.from_config(CONFIG_MAPPING["qwen3_5"](text_config=text, vision_config=vision))
-    whole.save_pretrained(tmp_path / "whole")
-    file = tmp_path / "whole" / "model.safetensors"
+    whole = AutoModelForImageTextToText.from_config(CONFIG_MAPPING[family](text_config=text, vision_config=vision))
+    whole.save_pretrained(folder)
+    file = folder / "model.safetensors"
     save_file(load_file(file) | {"mtp.fc.weight": torch.ones(2, 2)}, file, metadata={"format": "pt"})
+    return whole.eval()
+
+
+def fuse_experts(folder):
+    """As the published mixtures are: a tensor for all experts of a layer, gate above up."""
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    layers = {name.partition(".experts.")[0] for name in weights if ".experts." in name}
+    for layer in layers:
+        names = [f"{layer}.experts.{e}" for e in range(4)]
+        rows = [torch.cat([weights.pop(f"{n}.gate_proj.weight"), weights.pop(f"{n}.up_proj.weight")]) for n in names]
+        weights[f"{layer}.experts.gate_up_proj"] = torch.stack(rows)
+        weights[f"{layer}.experts.down_proj"] = torch.stack([weights.pop(f"{n}.down_proj.weight") for n in names])
+    assert len(layers) == 2
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("family,fused", [("qwen3_5", False), ("qwen3_5_moe", False), ("qwen3_5_moe", True)])
+def test_the_language_model_of_qwen3_5(tmp_path, family, fused):
+    mixture = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+    whole = save_qwen3_5(tmp_path / "whole", family, **(mixture if family == "qwen3_5_moe" else {}))
+    if fused:
+        fuse_experts(tmp_path / "whole")
     text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model")
     assert "left out: mtp, visual" in text
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", output_loading_info=True)
-    assert model.config.model_type == "qwen3_5_text"
+    assert model.config.model_type == f"{family}_text"
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    for each in (model, whole):
+        each.set_experts_implementation("eager")
     ids = torch.randint(3, 300, (2, 11), generator=torch.Generator().manual_seed(1))
-    assert torch.equal(logits(model, ids), logits(whole.eval(), ids))
+    assert torch.equal(logits(model, ids), logits(whole, ids))
+
+
+def test_experts_of_another_shape_are_named(tmp_path):
+    save_qwen3_5(tmp_path / "whole", "qwen3_5_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                 shared_expert_intermediate_size=16)
+    fuse_experts(tmp_path / "whole")
+    file = tmp_path / "whole" / "model.safetensors"
+    name = "model.language_model.layers.1.mlp.experts.gate_up_proj"
+    weights = load_file(file)
+    for tensor, shape in ((weights[name].transpose(1, 2).contiguous(), "[4, 36, 32]"), (weights[name][:3].clone(), "[3, 32, 36]"),
+                          (torch.cat([weights[name], weights[name][:1]]), "[5, 32, 36]")):
+        save_file(weights | {name: tensor}, file, metadata={"format": "pt"})
+        text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model", code=1)
+        assert f'tensor "{name}" has shape {shape}, text_config' in text and not (tmp_path / "text").exists(), text
 
 
 def test_the_language_model_of_gemma4(tmp_path):

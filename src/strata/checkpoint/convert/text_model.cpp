@@ -1,6 +1,7 @@
 #include "strata/checkpoint/convert/text_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -42,6 +43,37 @@ std::string module_of(std::string name) {
   return name.substr(0, name.find('.'));
 }
 
+// A matrix of one expert inside a tensor [experts, rows, columns] of all of a layer's, gate above
+// up.
+struct ExpertPart {
+  std::string tensor;  // "model.layers.0.mlp.experts.gate_up_proj"
+  int64_t expert;
+  int64_t part, num_parts;  // of its rows
+};
+
+std::optional<ExpertPart> part_of_experts(const std::string& weight) {
+  constexpr std::string_view kExperts = ".experts.", kWeight = ".weight";
+  const size_t found = weight.rfind(kExperts);
+  if (found == std::string::npos || !weight.ends_with(kWeight)) return std::nullopt;
+  const std::string all = weight.substr(0, found + kExperts.size());
+  const std::string rest = weight.substr(all.size(), weight.size() - all.size() - kWeight.size());
+  ExpertPart part{};
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), part.expert);
+  if (error != std::errc()) return std::nullopt;
+  const std::string_view name(end, static_cast<size_t>(rest.data() + rest.size() - end));
+  if (name == ".down_proj") return ExpertPart{all + "down_proj", part.expert, 0, 1};
+  if (name == ".gate_proj") return ExpertPart{all + "gate_up_proj", part.expert, 0, 2};
+  if (name == ".up_proj") return ExpertPart{all + "gate_up_proj", part.expert, 1, 2};
+  return std::nullopt;
+}
+
+// What the tensor of all experts must be for them to have matrices of this shape.
+std::vector<int64_t> shape_of_all(const std::vector<int64_t>& matrix, const ExpertPart& part,
+                                  const hf::TensorInfo& info) {
+  const int64_t count = info.shape.empty() ? 0 : info.shape[0];
+  return {std::max(count, part.expert + 1), part.num_parts * matrix[0], matrix[1]};
+}
+
 Json text_config_of(const Json& config, const fs::path& folder) {
   const auto text = config.find("text_config");
   if (text == config.end() || !text->is_object() || !text->contains("model_type")) {
@@ -59,6 +91,15 @@ Json text_config_of(const Json& config, const fs::path& folder) {
     }
   }
   return result;
+}
+
+void require_shape(const fs::path& path, const hf::TensorInfo& info,
+                   const std::vector<int64_t>& expected) {
+  if (info.shape == expected) return;
+  throw FormatError(
+      "{}: tensor \"{}\" has shape [{}], text_config in config.json implies [{}]; use the "
+      "config.json that belongs to these weights",
+      path.string(), info.name, fmt::join(info.shape, ", "), fmt::join(expected, ", "));
 }
 
 }  // namespace
@@ -90,29 +131,38 @@ void TextModelState::list_weights() {
   config_["tie_word_embeddings"] = !sources.contains(kHeadWeight);
   const auto model = models::create_model(config_, {.is_untied = sources.contains(kHeadWeight)});
   config_["architectures"] = Json::array({model->architecture()});
+  std::map<std::string, const nn::Parameter*> fused;  // by tensors of all experts, of the last
   for (const nn::Parameter* parameter : model->parameters()) {
     const auto source = sources.find(parameter->name());
-    if (source == sources.end()) {
+    if (source != sources.end()) {
+      const hf::TensorInfo& info = *folder_.find(source->second);
+      require_shape(path_, info, parameter->shape());
+      add_weight(*parameter, info, 0);
+      sources.erase(source);
+      continue;
+    }
+    const auto part = part_of_experts(parameter->name());
+    const auto all = part ? sources.find(part->tensor) : sources.end();
+    if (all == sources.end()) {
       throw FormatError(
           "{}: found no tensor \"{}\" of the language model, expected every weight that "
           "text_config "
           "in config.json implies; use a complete checkpoint",
           path_.string(), parameter->name());
     }
-    const hf::TensorInfo& info = *folder_.find(source->second);
-    if (info.shape != parameter->shape()) {
-      throw FormatError(
-          "{}: tensor \"{}\" has shape [{}], text_config in config.json implies [{}]; use the "
-          "config.json that belongs to these weights",
-          path_.string(), info.name, fmt::join(info.shape, ", "),
-          fmt::join(parameter->shape(), ", "));
-    }
-    tensors_.push_back({.kind = kParameter,
-                        .weight = parameter->name(),
-                        .dtype = info.dtype,
-                        .shape = info.shape});
-    sources_.push_back(source->second);
-    sources.erase(source);
+    const hf::TensorInfo& info = *folder_.find(all->second);
+    require_shape(path_, info, shape_of_all(parameter->shape(), *part, info));
+    const int64_t index = part->expert * part->num_parts + part->part;
+    add_weight(*parameter, info,
+               static_cast<size_t>(index * parameter->numel()) * hf::size_of(info.dtype));
+    fused[part->tensor] = parameter;
+  }
+  for (const auto& [tensor, last] : fused) {
+    const ExpertPart part = *part_of_experts(last->name());
+    const hf::TensorInfo& info = *folder_.find(sources.at(tensor));
+    require_shape(path_, info,
+                  {part.expert + 1, part.num_parts * last->shape()[0], last->shape()[1]});
+    sources.erase(tensor);
   }
   std::erase_if(sources, [&](const auto& source) { return model->ignores(source.first); });
   if (sources.empty()) return;
@@ -120,6 +170,16 @@ void TextModelState::list_weights() {
       "{}: found \"{}\" in the language model, which text_config in config.json does not imply, "
       "expected only its weights; use the config.json that belongs to these weights",
       path_.string(), sources.begin()->second);
+}
+
+void TextModelState::add_weight(const nn::Parameter& parameter, const hf::TensorInfo& info,
+                                size_t begin) {
+  tensors_.push_back({.kind = kParameter,
+                      .weight = parameter.name(),
+                      .dtype = info.dtype,
+                      .shape = parameter.shape()});
+  const size_t size = static_cast<size_t>(parameter.numel()) * hf::size_of(info.dtype);
+  sources_.push_back({info.name, begin, size});
 }
 
 void TextModelState::read(size_t index, std::span<std::byte> out) {
@@ -131,7 +191,8 @@ void TextModelState::read(size_t index, std::span<std::byte> out) {
 void TextModelState::forget(size_t index) { forget_pages(view(index)); }
 
 std::span<const std::byte> TextModelState::view(size_t index) {
-  return folder_.bytes(*folder_.find(sources_[index]));
+  const Source& source = sources_[index];
+  return folder_.bytes(*folder_.find(source.tensor)).subspan(source.begin, source.size);
 }
 
 std::string TextModelState::verify() { return "layout only: safetensors files hold no checksums"; }

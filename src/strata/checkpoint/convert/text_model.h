@@ -11,6 +11,7 @@
 #include "strata/base/json.h"
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/hf/model_folder.h"
+#include "strata/nn/parameter.h"
 
 namespace strata::checkpoint {
 
@@ -31,11 +32,17 @@ class TextModelState final : public SavedState {
   const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:
+  // Bytes of a tensor of the folder.
+  struct Source {
+    std::string tensor;
+    size_t begin, size;
+  };
   void list_weights();
+  void add_weight(const nn::Parameter& parameter, const hf::TensorInfo& info, size_t begin);
 
   hf::ModelFolder folder_;
   Json config_;
-  std::vector<std::string> sources_;  // of tensors(), in the folder
+  std::vector<Source> sources_;  // of tensors()
   std::vector<std::string> left_out_;
 };
 
