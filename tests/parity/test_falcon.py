@@ -5,7 +5,9 @@ import subprocess
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.models.falcon import modeling_falcon
 
+import test_quantised_gradients
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import BUILD, relative_error, run_probe, run_probe_raw
 from test_gpt2 import edit_config, loss_of
@@ -122,6 +124,14 @@ def test_merging(tmp_path, name, is_bare, lora):
     ids = torch.arange(20)[None]
     with torch.no_grad():
         assert relative_error(found(ids).logits, model.eval()(ids).logits) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [{}, dict(NEW, num_kv_heads=2, bias=True)], ids=["7b", "40b"])
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_codes_of_falcon(tmp_path, monkeypatch, base, settings):
+    """This transformers takes codes for nn.Linear alone and not for Falcon's class of its own, which computes the same."""
+    monkeypatch.setattr(modeling_falcon, "FalconLinear", torch.nn.Linear)
+    test_quantised_gradients.test_gradients_over_a_quantised_base(tmp_path, base, "all", dict(settings, family="falcon"))
 
 
 @pytest.mark.parametrize("name", ["falcon", "bloom"])

@@ -66,7 +66,7 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     (base, "all", NEOX) for base in ("nf4", "int8")] + [
     (base, "all", dict(family=family)) for base, family in (
         ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "stablelm"),
-        ("int8", "falcon"), ("nf4", "bloom"), ("int8", "bloom"))]
+        ("nf4", "bloom"), ("int8", "bloom"))]
 
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)
