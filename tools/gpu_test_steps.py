@@ -119,7 +119,8 @@ PARITY_MODELS = ("plain", "grouped_heads_odd_head_dim", "tied", "biases", "rope_
 PARITY_BRANCHES = ("default_targets", "all_linear", "biased_base", "output_layer", "save_embedding", "save_tied_both",
                    "embedding", "tokens", "tokens_of_a_tied_head", "rslora", "dora", "dora_head", "dora_embedding",
                    "pissa", "ia3", "ia3_head", "vera", "phi3", "gemma2", "gpt2", "gpt2_dora", "bigcode", "neox",
-                   "neox_head", "opt_all", "glm4_ia3", "glm4_moe", "olmo3_all")
+                   "neox_head", "opt_all", "cohere_all", "phi_head", "stablelm", "falcon_all", "bloom_all",
+                   "glm4_ia3", "glm4_moe", "olmo3_all")
 FEW_PARITY = " or ".join([*(f"[{name}-" for name in PARITY_MODELS), *(f"-{name}]" for name in PARITY_BRANCHES),
                           "bit_equal", "packed_documents", "figures_of_the_loss", "initial_values_of_a"])
 

@@ -1,12 +1,18 @@
 """Oracle: transformers' Falcon and BLOOM, finite differences for dropout."""
 
-import pytest
-from transformers import AutoModelForCausalLM
+import subprocess
 
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.falcon import modeling_falcon
+
+import test_quantised_gradients
 from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import run_probe, run_probe_raw
+from probe import BUILD, relative_error, run_probe, run_probe_raw
 from test_gpt2 import edit_config, loss_of
 from test_llama import DYNAMIC, LINEAR, ROPE_500, YARN
+from test_lora import attach, randomise
 from test_rotary_decoders import (LENGTHS, checkpointing_is_bit_equal, closeness_of_bfloat16, errors_beside,
                                   loss_has_the_slope_of_its_gradients, weights_of, write)
 
@@ -97,6 +103,35 @@ def test_names_of_published_files_of_bloom(tmp_path):
     save_checkpoint(tmp_path, **CONFIGS["bloom"])
     write(tmp_path, {name.removeprefix("transformer."): value for name, value in weights_of(tmp_path).items()})
     equals_transformers(tmp_path)
+
+
+@pytest.mark.parametrize("name,is_bare", [("falcon_40b", False), ("bloom", False), ("bloom", True)])
+@pytest.mark.parametrize("lora", [dict(target_modules="all-linear", r=3),
+                                  dict(target_modules=["dense", "word_embeddings"], r=2),
+                                  dict(target_modules=["query_key_value"], r=2, modules_to_save=["ln_f"])],
+                         ids=["layers", "embedding", "norm"])
+def test_merging(tmp_path, name, is_bare, lora):
+    save_checkpoint(tmp_path, **CONFIGS[name])
+    if is_bare:
+        write(tmp_path, {key.removeprefix("transformer."): value for key, value in weights_of(tmp_path).items()})
+    model = attach(tmp_path, lora, torch.float32, seed=3)
+    randomise(model, 0.08)
+    model.save_pretrained(tmp_path / "adapter")
+    run = subprocess.run([BUILD / "strata", "merge-adapter", tmp_path / "adapter", tmp_path / "merged", "--base_model",
+                          tmp_path], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert relative_error(found(ids).logits, model.eval()(ids).logits) < 1e-5
+
+
+@pytest.mark.parametrize("settings", [{}, dict(NEW, num_kv_heads=2, bias=True)], ids=["7b", "40b"])
+@pytest.mark.parametrize("base", ["nf4", "int8"])
+def test_codes_of_falcon(tmp_path, monkeypatch, base, settings):
+    """This transformers takes codes for nn.Linear alone and not for Falcon's class of its own, which computes the same."""
+    monkeypatch.setattr(modeling_falcon, "FalconLinear", torch.nn.Linear)
+    test_quantised_gradients.test_gradients_over_a_quantised_base(tmp_path, base, "all", dict(settings, family="falcon"))
 
 
 @pytest.mark.parametrize("name", ["falcon", "bloom"])

@@ -63,7 +63,10 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     ("int8", "lora", OLMO3)] + [
     (base, "all", dict(GLM4, head_dim=16)) for base in ("nf4", "int8")] + [
     (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")] + [
-    (base, "all", NEOX) for base in ("nf4", "int8")]
+    (base, "all", NEOX) for base in ("nf4", "int8")] + [
+    (base, "all", dict(family=family)) for base, family in (
+        ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "stablelm"),
+        ("nf4", "bloom"), ("int8", "bloom"))]
 
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)
