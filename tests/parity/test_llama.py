@@ -140,7 +140,6 @@ CONFIGS = {
                                 sliding_window=5, sliding_window_pattern=2, tie_word_embeddings=False,
                                 query_pre_attn_scalar=1000, pad_token_id=5),
     "gemma3_local_alone": dict(family="gemma3_text", head_dim=8, sliding_window=3, attention_bias=True),
-    # Large weights and small caps: tanh bends what it gets.
     "qwen3_5": dict(family="qwen3_5_text"),
     "qwen3_5_one_head": dict(family="qwen3_5_text", num_attention_heads=1, num_key_value_heads=1, linear_num_key_heads=1,
                              linear_num_value_heads=1, tie_word_embeddings=True, vocab_size=101, head_dim=16),
@@ -174,7 +173,11 @@ CONFIGS = {
     "gemma4_rotations_whole": dict(family="gemma4_text", rope_parameters=dict(
         sliding_attention=dict(rope_type="proportional", rope_theta=100.0), full_attention=YARN)),
     "gemma4_global_alone": dict(family="gemma4_text", layer_types=["full_attention"] * 4),
+    # Numbers of two digits.
+    "gemma4_eleven_layers": dict(family="gemma4_text", num_hidden_layers=11, attention_k_eq_v=True, hidden_size=16, num_attention_heads=2,
+                                 layer_types=["sliding_attention", "full_attention"] * 5 + ["full_attention"]),
     "gemma4_default_layers": dict(family="gemma4_text", layer_types=None, num_hidden_layers=7, num_kv_shared_layers=0),
+    # Large weights and small caps: tanh bends what it gets.
     "gemma2": dict(family="gemma2", head_dim=12, num_key_value_heads=1, vocab_size=101, num_hidden_layers=3,
                    sliding_window=8, attn_logit_softcapping=2.0, final_logit_softcapping=1.5,
                    query_pre_attn_scalar=30, rope_parameters=ROPE_500),
@@ -484,6 +487,8 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(model_type="gemma4_text", per_layer_config={"0": dict(head_dim=6)}, layer_types=["full_attention"] * 2),
      "found head_dim = 8 in layer 1, expected an even number, the same"),
     (dict(model_type="gemma4_text", per_layer_config={"0": dict(hidden_size=6)}), "found per_layer_config.0.hidden_size, expected"),
+    (dict(model_type="gemma4_text", per_layer_config={"7": dict(head_dim=6)}), "found per_layer_config.7 = {\"head_dim\":6}, expected the number of"),
+    (dict(model_type="gemma4_text", per_layer_config={"1": 7}), "found per_layer_config.1 = 7, expected the number of a layer, 0 to 1,"),
     (dict(model_type="gemma4_text", per_layer_config=[1]), "found per_layer_config = [1], expected an object"),
     (dict(model_type="gemma4_text", num_key_value_heads=3), "found 3 key-value heads in layer 0, expected a divisor"),
     (dict(model_type="gemma4_text", rope_parameters=dict(rope_type="default", rope_theta=10.0)),

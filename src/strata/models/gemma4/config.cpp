@@ -1,7 +1,9 @@
 #include "strata/models/gemma4/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
 #include <string>
 
 #include "strata/base/error.h"
@@ -66,37 +68,57 @@ std::vector<bool> parse_kinds(const ConfigReader& config, int64_t num_layers) {
   return is_global;
 }
 
-// Layers whose index has an entry differ as it says; older files name what all global layers have.
-void parse_heads(const ConfigReader& config, Gemma4Config& c) {
-  const bool shares_matrix = config.boolean("attention_k_eq_v", false);
-  const int64_t head_dim = config.positive_integer("head_dim", 256);
-  const bool names_layers = config.has("per_layer_config");
-  const int64_t global_heads = shares_matrix ? config.positive_integer("num_global_key_value_heads",
-                                                                       c.llama.num_key_value_heads)
-                                             : c.llama.num_key_value_heads;
-  const int64_t global_dim = config.positive_integer("global_head_dim", 512);
-  for (size_t i = 0; i < c.layers.size(); ++i) {
-    Gemma4Layer& layer = c.layers[i];
-    const bool is_other = layer.is_global && !names_layers;
-    layer.head_dim = is_other ? global_dim : head_dim;
-    layer.num_key_value_heads = is_other ? global_heads : c.llama.num_key_value_heads;
-    layer.has_values = !(shares_matrix && layer.is_global);
-    if (!names_layers) continue;
-    const Json& all = config.at("per_layer_config");
-    if (!all.is_object()) {
+// What layers have in the place of the common heads, by their numbers, which transformers writes
+// with zeros in front.
+std::map<int64_t, Json> read_layer_overrides(const ConfigReader& config, int64_t num_layers) {
+  const Json& all = config.at("per_layer_config");
+  if (!all.is_object()) {
+    throw FormatError("config.json: found per_layer_config = {}, expected an object; fix the file",
+                      all.dump());
+  }
+  std::map<int64_t, Json> overrides;
+  for (const auto& [name, entry] : all.items()) {
+    int64_t layer = -1;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+    if (error != std::errc() || end != name.data() + name.size() || layer < 0 ||
+        layer >= num_layers || !entry.is_object()) {
       throw FormatError(
-          "config.json: found per_layer_config = {}, expected an object; fix the file", all.dump());
+          "config.json: found per_layer_config.{} = {}, expected the number of a layer, 0 to {}, "
+          "and an object; fix the file",
+          name, entry.dump(), num_layers - 1);
     }
-    const auto found = all.find(std::to_string(i));
-    if (found == all.end()) continue;
-    for (const auto& [key, value] : found->items()) {
+    for (const auto& [key, value] : entry.items()) {
       if (key == "head_dim" || key == "num_key_value_heads") continue;
       throw ConfigError(
           "config.json: found per_layer_config.{}.{}, expected head_dim or num_key_value_heads; "
           "use a checkpoint whose layers differ in these alone",
-          i, key);
+          name, key);
     }
-    const ConfigReader own(*found, "per_layer_config." + std::to_string(i) + ".");
+    overrides[layer] = entry;
+  }
+  return overrides;
+}
+
+// Older files name what all global layers have; newer ones the layers that differ.
+void parse_heads(const ConfigReader& config, Gemma4Config& c) {
+  const bool shares_matrix = config.boolean("attention_k_eq_v", false);
+  const int64_t common_heads = c.llama.num_key_value_heads;
+  const int64_t global_heads =
+      shares_matrix ? config.positive_integer("num_global_key_value_heads", common_heads)
+                    : common_heads;
+  const int64_t head_dim = config.positive_integer("head_dim", 256);
+  const int64_t global_dim = config.positive_integer("global_head_dim", 512);
+  const bool names_layers = config.has("per_layer_config");
+  for (Gemma4Layer& layer : c.layers) {
+    const bool is_other = layer.is_global && !names_layers;
+    layer.head_dim = is_other ? global_dim : head_dim;
+    layer.num_key_value_heads = is_other ? global_heads : common_heads;
+    layer.has_values = !(shares_matrix && layer.is_global);
+  }
+  if (!names_layers) return;
+  for (const auto& [index, entry] : read_layer_overrides(config, c.llama.num_hidden_layers)) {
+    Gemma4Layer& layer = c.layers[static_cast<size_t>(index)];
+    const ConfigReader own(entry, "per_layer_config." + std::to_string(index) + ".");
     layer.head_dim = own.positive_integer("head_dim", layer.head_dim);
     layer.num_key_value_heads =
         own.positive_integer("num_key_value_heads", layer.num_key_value_heads);
