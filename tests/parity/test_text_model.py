@@ -200,7 +200,7 @@ def test_what_is_no_such_model_is_refused(inputs, tmp_path):
     said = strata("convert", whole, out, "--to", "text-model", "--bnb_4bit_blocksize", "64", code=2)
     assert "bnb_4bit_blocksize: found beside --to text-model" in said
     config = json.loads((whole / "config.json").read_text())
-    for change, found in [({"model_type": "qwen3_next"}, 'found model_type "qwen3_next"'),
+    for change, found in [({"model_type": "mamba"}, 'found model_type "mamba"'),
                           ({"intermediate_size": 40}, "text_config in config.json implies [40, 36]"),
                           ({"num_hidden_layers": 1, "layer_types": ["full_attention"]},
                            "layers.1.input_layernorm.weight\" in the language model, which text_config"),
