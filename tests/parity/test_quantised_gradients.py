@@ -107,25 +107,27 @@ def test_float16_products(tmp_path, base):
                              **METHODS["lora"]).train()
     randomise(model, 0.08)
     model.save_pretrained(tmp_path / "adapter")
-    documents = make_documents((33, 1, 19))
-    loss, logits = run_reference(model, documents)
-    expected = {"logits": logits, **{"grad:" + probe_name(n): p.grad
-                                     for n, p in model.named_parameters() if p.requires_grad}}
-    errors = {}
-    for compute in ("float16", "float32"):
-        found, _ = run_probe(tmp_path, documents=documents, lora=METHODS["lora"], training=True,
-                             quantization=dict(request, compute=compute),
-                             adapter=str(tmp_path / "adapter"))
-        errors[compute] = {n: relative_error(found[n], v) for n, v in expected.items()}
-    # Each side rounds the result of a product to the nearest of numbers 2^-10 of it apart: an error evenly
-    # spread over a step has a variance of step^2 / 12, the difference of two at most that of a whole step
-    # on either side of 0, step^2 / 3. A gradient has been through each product of the forward and of the
-    # backward pass once; their errors are unrelated, so that variances add.
     products = 2 * sum(hasattr(module, "quant_state") for module in model.modules())
     assert products >= 28, "the model has changed"
-    assert max(errors["float16"].values()) < (products / 3) ** 0.5 * 2 ** -10, errors
-    ratios = [errors["float16"][n] / errors["float32"][n] for n in expected]
-    assert sum(ratios) / len(ratios) < 0.5, errors
+    ratios = []
+    for draw in range(3):  # the ratio of one draw is 0.35 to 0.52
+        documents = make_documents((33, 1, 19), seed=draw + 1)
+        loss, logits = run_reference(model, documents)
+        expected = {"logits": logits, **{"grad:" + probe_name(n): p.grad
+                                         for n, p in model.named_parameters() if p.requires_grad}}
+        errors = {}
+        for compute in ("float16", "float32"):
+            found, _ = run_probe(tmp_path, documents=documents, lora=METHODS["lora"], training=True,
+                                 quantization=dict(request, compute=compute),
+                                 adapter=str(tmp_path / "adapter"))
+            errors[compute] = {n: relative_error(found[n], v) for n, v in expected.items()}
+        # Each side rounds the result of a product to the nearest of numbers 2^-10 of it apart: an error evenly
+        # spread over a step has a variance of step^2 / 12, the difference of two at most that of a whole step
+        # on either side of 0, step^2 / 3. A gradient has been through each product of the forward and of the
+        # backward pass once; their errors are unrelated, so that variances add.
+        assert max(errors["float16"].values()) < (products / 3) ** 0.5 * 2 ** -10, errors
+        ratios += [errors["float16"][n] / errors["float32"][n] for n in expected]
+    assert sum(ratios) / len(ratios) < 0.5, ratios
 
 
 @pytest.mark.parametrize("base", ["nf4_double", "fp4"])
