@@ -25,7 +25,7 @@ GEMMA4_BASE = dict(BASE, num_key_value_heads=2, head_dim=8, global_head_dim=16, 
                    vocab_size_per_layer_input=97)
 # Linear attention of 2 heads of keys and 4 of values, then attention. What it gives for a document's first tokens is nearly zero
 # where a query and a key are nearly orthogonal: a norm that adds nothing to its length shows rounding alone.
-QWEN35_BASE = dict(BASE, rms_norm_eps=0.1, head_dim=8, num_key_value_heads=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
+QWEN35_BASE = dict(BASE, rms_norm_eps=0.3, head_dim=8, num_key_value_heads=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
                    linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10)
 QWEN3_NEXT_BASE = dict(QWEN35_BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14, shared_expert_intermediate_size=22)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
@@ -69,6 +69,8 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0, scale)
+            if name.endswith("A_log"):
+                parameter.uniform_(-3, -1)  # a state that lasts: of one that is forgotten at once the gradients cancel out
             # Scores are taken as they are, what is added has a norm: large weights show rounding alone.
             if family == "gemma4_text" and any(part in name for part in ("q_norm", "k_norm", ".post_")):
                 parameter.mul_(0.4)

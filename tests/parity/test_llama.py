@@ -145,7 +145,7 @@ CONFIGS = {
                              linear_num_value_heads=1, tie_word_embeddings=True, vocab_size=101, head_dim=16),
     "qwen3_5_linear_last": dict(family="qwen3_5_text", layer_types=["full_attention", "linear_attention"], linear_num_value_heads=2,
                                  linear_key_head_dim=9, linear_value_head_dim=5, linear_conv_kernel_dim=3),
-    "qwen3_5_interval": dict(family="qwen3_5_text", layer_types=None, num_hidden_layers=4, attention_bias=True,
+    "qwen3_5_interval": dict(family="qwen3_5_text", layer_types=None, num_hidden_layers=3, full_attention_interval=3, attention_bias=True,
                              rope_parameters=dict(ROPE_500, partial_rotary_factor=0.5, mrope_section=[1, 1, 0])),
     "qwen3_5_long_documents": dict(family="qwen3_5_text", max_position_embeddings=512, rope_parameters=dict(
         rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
