@@ -13,8 +13,8 @@ from probe import BUILD, relative_error, run_probe, run_probe_raw
 from test_gpt2 import edit_config, loss_of
 from test_llama import DYNAMIC, LINEAR, ROPE_500, YARN
 from test_lora import attach, randomise
-from test_rotary_decoders import (LENGTHS, checkpointing_is_bit_equal, closeness_of_bfloat16, errors_beside,
-                                  loss_has_the_slope_of_its_gradients, weights_of, write)
+from test_opt import loss_has_the_slope_of_its_gradients, weights_of, write
+from test_rotary_decoders import LENGTHS, checkpointing_is_bit_equal, closeness_of_bfloat16, errors_beside
 
 FAST = dict(rope_type="default", rope_theta=10.0)
 NEW = dict(new_decoder_architecture=True)

@@ -105,29 +105,32 @@ def test_names_that_files_have(tmp_path, name):
     equals_transformers(tmp_path)
 
 
-@pytest.mark.parametrize("rate", ["dropout", "attention_dropout"])
-@pytest.mark.parametrize("name", ["plain", "norms_behind"])
-def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, name, rate):
+def loss_has_the_slope_of_its_gradients(folder, settings, rate):
     """With masks that depend on the tokens alone the loss along the gradients has their slope."""
     documents = make_documents((23, 9))
-    settings = {"activation_function": "gelu", **CONFIGS[name], rate: 0.25}
-    save_checkpoint(tmp_path, family="opt", **settings)
-    weights = weights_of(tmp_path)
-    dropped, found = loss_of(tmp_path, documents)
-    again = loss_of(tmp_path, documents, checkpoint=True)[1]
+    save_checkpoint(folder, **settings, **{rate: 0.25})
+    weights = weights_of(folder)
+    dropped, found = loss_of(folder, documents)
+    again = loss_of(folder, documents, checkpoint=True)[1]
     assert found.keys() == again.keys() and all(torch.equal(found[key], again[key]) for key in found)
     moved = [key for key in weights if not key.endswith("k_proj.bias")]
     lengths = {key: found["grad:" + key].double().norm().item() for key in moved}
     slope, step = sum(lengths.values()), 4e-3
     sides = []
     for sign in (1, -1):
-        write(tmp_path, {key: value + (sign * step * found["grad:" + key] / lengths[key] if key in lengths else 0)
-                         for key, value in weights.items()})
-        sides.append(loss_of(tmp_path, documents)[0])
+        write(folder, {key: value + (sign * step * found["grad:" + key] / lengths[key] if key in lengths else 0)
+                       for key, value in weights.items()})
+        sides.append(loss_of(folder, documents)[0])
     assert slope == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=5e-3)
-    write(tmp_path, weights)
-    edit_config(tmp_path, **{rate: 0.0})
-    assert abs(loss_of(tmp_path, documents)[0] - dropped) > 1e-3
+    write(folder, weights)
+    edit_config(folder, **{rate: 0.0})
+    assert abs(loss_of(folder, documents)[0] - dropped) > 1e-3
+
+
+@pytest.mark.parametrize("rate", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize("name", ["plain", "norms_behind"])
+def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, name, rate):
+    loss_has_the_slope_of_its_gradients(tmp_path, dict(CONFIGS[name], family="opt", activation_function="gelu"), rate)
 
 
 @pytest.mark.parametrize("change,message", [

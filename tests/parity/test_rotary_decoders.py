@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from llama_reference import LLAMA3, make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
-from test_gpt2 import edit_config, loss_of
+from test_gpt2 import edit_config
 from test_llama import DYNAMIC, LINEAR, LONGROPE, ROPE_500, YARN
+from test_opt import loss_has_the_slope_of_its_gradients, weights_of, write
 
 LENGTHS = (23, 1, 9, 40)
 # Fast rotation: with slow one the gradient of k's bias nearly cancels and shows rounding only.
@@ -80,15 +80,6 @@ CONFIGS = {name: dict(settings, family=family) for family, table in FAMILIES.ite
            for name, settings in table.items()}
 
 
-def weights_of(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def write(folder, weights):
-    save_file({name: value.clone() for name, value in weights.items()}, folder / "model.safetensors",
-              metadata={"format": "pt"})
-
-
 def errors_beside(tensors, model, loss, logits):
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert {k for k in tensors if k.startswith("grad:")} == {"grad:" + name for name in gradients}
@@ -150,28 +141,6 @@ def checkpointing_is_bit_equal(folder, settings):
                                   "stablelm_head_norms", "stablelm"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
-
-
-def loss_has_the_slope_of_its_gradients(folder, settings, rate):
-    """With masks that depend on the tokens alone the loss along the gradients has their slope."""
-    documents = make_documents((23, 9))
-    save_checkpoint(folder, **settings, **{rate: 0.25})
-    weights = weights_of(folder)
-    dropped, found = loss_of(folder, documents)
-    again = loss_of(folder, documents, checkpoint=True)[1]
-    assert found.keys() == again.keys() and all(torch.equal(found[key], again[key]) for key in found)
-    moved = [key for key in weights if not key.endswith("k_proj.bias")]
-    lengths = {key: found["grad:" + key].double().norm().item() for key in moved}
-    slope, step = sum(lengths.values()), 4e-3
-    sides = []
-    for sign in (1, -1):
-        write(folder, {key: value + (sign * step * found["grad:" + key] / lengths[key] if key in lengths else 0)
-                       for key, value in weights.items()})
-        sides.append(loss_of(folder, documents)[0])
-    assert slope == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=5e-3)
-    write(folder, weights)
-    edit_config(folder, **{rate: 0.0})
-    assert abs(loss_of(folder, documents)[0] - dropped) > 1e-3
 
 
 @pytest.mark.parametrize("name,rate", [

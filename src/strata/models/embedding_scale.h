@@ -6,6 +6,13 @@
 
 namespace strata::models {
 
+// An embedding whose rows are multiplied.
+class HasRowScale {
+ public:
+  virtual ~HasRowScale() = default;
+  virtual double scale() const = 0;
+};
+
 // 1 for families that take the rows as they are.
 double embedding_scale(Model& model);
 

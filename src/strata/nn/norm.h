@@ -18,6 +18,7 @@ class RmsNorm {
           ops::RmsNormKind kind = ops::RmsNormKind::kLlama);
 
   Parameter& weight() { return weight_; }
+  const Parameter& weight() const { return weight_; }
   double eps() const { return eps_; }
 
   // x [T, hidden] -> [T, hidden].

@@ -70,11 +70,11 @@ nn::AttentionOptions Gemma4Attention::options() const {
           .reads_cache = layer_.keys == KeysOf::kEarlier};
 }
 
-at::Tensor Gemma4Attention::normed_heads(nn::RmsNorm& norm, const at::Tensor& x) const {
+at::Tensor Gemma4Attention::normed_heads(nn::RmsNorm& norm, const at::Tensor& x) {
   return norm.forward(x.reshape({-1, layer_.head_dim})).view(x.sizes());
 }
 
-Gemma4Attention::KeysAndValues Gemma4Attention::keys_and_values(const at::Tensor* given) const {
+Gemma4Attention::KeysAndValues Gemma4Attention::keys_and_values(const at::Tensor* given) {
   const at::Tensor& k = given[0];
   const at::Tensor& v = layer_.has_values ? given[1] : given[0];
   return {normed_heads(*k_norm_, k),

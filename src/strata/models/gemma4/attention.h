@@ -37,9 +37,9 @@ class Gemma4Attention {
     at::Tensor k, v;
   };
   nn::AttentionOptions options() const;
-  at::Tensor normed_heads(nn::RmsNorm& norm, const at::Tensor& x) const;
+  at::Tensor normed_heads(nn::RmsNorm& norm, const at::Tensor& x);
   // Those of the layer's own projections, keys not rotated. `given`: what k_proj and v_proj gave.
-  KeysAndValues keys_and_values(const at::Tensor* given) const;
+  KeysAndValues keys_and_values(const at::Tensor* given);
   at::Tensor attend_to_shelf(const at::Tensor& q, const std::optional<KeysAndValues>& made,
                              const nn::ForwardContext& context);
 
@@ -52,7 +52,7 @@ class Gemma4Attention {
   nn::Linear q_proj_;
   nn::RmsNorm q_norm_;
   // Without KeysOf::kEarlier.
-  mutable std::optional<nn::RmsNorm> k_norm_;
+  std::optional<nn::RmsNorm> k_norm_;
   std::optional<nn::Linear> k_proj_, v_proj_;
   nn::Linear o_proj_;
 };

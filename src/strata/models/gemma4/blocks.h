@@ -19,7 +19,7 @@ namespace strata::models {
 constexpr int kLocalKeys = 0, kGlobalKeys = 2, kFirstLayerVectors = 4;
 
 // The token's row, and from it and a second table a vector for each layer.
-class Gemma4Embedding final : public Block {
+class Gemma4Embedding final : public Block, public HasRowScale {
  public:
   Gemma4Embedding(const Gemma4Config& config, at::ScalarType storage);
 
@@ -33,7 +33,7 @@ class Gemma4Embedding final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   const std::shared_ptr<nn::Parameter>& weight() const { return tokens_.weight(); }
-  double scale() const { return tokens_.scale(); }
+  double scale() const override { return tokens_.scale(); }
 
  private:
   int64_t num_layers_;

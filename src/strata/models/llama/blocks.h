@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/models/embedding_scale.h"
 #include "strata/models/llama/config.h"
 #include "strata/models/llama/feed_forward.h"
 #include "strata/models/llama/mlp.h"
@@ -20,7 +21,7 @@
 
 namespace strata::models {
 
-class LlamaEmbedding final : public Block {
+class LlamaEmbedding final : public Block, public HasRowScale {
  public:
   LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage);
 
@@ -33,8 +34,7 @@ class LlamaEmbedding final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   const std::shared_ptr<nn::Parameter>& weight() const { return embedding_.shared_weight(); }
-  // By which the rows of the table are multiplied.
-  double scale() const { return scale_; }
+  double scale() const override { return scale_; }
   // Prompt tuning: the rows of virtual tokens.
   void set_prompt(std::shared_ptr<nn::Parameter> prompt) { prompt_ = std::move(prompt); }
 
@@ -54,6 +54,11 @@ class DecoderLayer : public Block {
                   std::shared_ptr<nn::PrefixProjection> projection) {
     prefix_ = std::move(prefix);
     projection_ = std::move(projection);
+  }
+  // Fills a weight of the layer that begins otherwise than other layers' do; false: it does not.
+  virtual bool init_weight(const nn::Parameter& /*parameter*/, at::Tensor /*full*/,
+                           at::Generator /*generator*/) const {
+    return false;
   }
 
  protected:

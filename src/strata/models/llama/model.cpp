@@ -69,13 +69,8 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                              at::Generator generator) const {
   const std::string& name = parameter.name();
-  if (name.ends_with(".dt_bias") || name.ends_with(".linear_attn.norm.weight")) {
-    full.fill_(1.0);
-    return;
-  }
-  if (name.ends_with(".A_log")) {
-    full.uniform_(0.01, 16.0, std::move(generator)).log_();
-    return;
+  for (const auto& layer : layers_) {
+    if (layer->init_weight(parameter, full, generator)) return;
   }
   const bool is_drawn = name.ends_with(".sinks") || name.ends_with(".router.bias");
   if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {

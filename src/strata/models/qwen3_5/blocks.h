@@ -24,6 +24,11 @@ class TokenMixer {
   // residual + mixed(normed).
   virtual at::Tensor add(const nn::Remakable& normed, const at::Tensor& residual,
                          const nn::ForwardContext& context) = 0;
+  // As DecoderLayer's.
+  virtual bool init_weight(const nn::Parameter& /*parameter*/, at::Tensor /*full*/,
+                           at::Generator /*generator*/) const {
+    return false;
+  }
 };
 
 class Qwen35Layer final : public DecoderLayer, public HasFusedLinears {
@@ -40,6 +45,10 @@ class Qwen35Layer final : public DecoderLayer, public HasFusedLinears {
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
   std::vector<nn::ExpertParameter*> expert_parameters() override { return {}; }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
+  bool init_weight(const nn::Parameter& parameter, at::Tensor full,
+                   at::Generator generator) const override {
+    return mixer_->init_weight(parameter, std::move(full), std::move(generator));
+  }
 
  private:
   std::string layer_class_, path_;

@@ -66,6 +66,18 @@ void DeltaNet::append_parameters(std::vector<nn::Parameter*>& list) {
   for (const auto* layer : {&qkv_proj_, &z_proj_, &b_proj_, &a_proj_}) add(**layer);
 }
 
+bool DeltaNet::init_weight(const nn::Parameter& parameter, at::Tensor full,
+                           at::Generator generator) const {
+  if (&parameter == &dt_bias_ || &parameter == &norm_.weight()) {
+    full.fill_(1.0);
+  } else if (&parameter == &log_rate_) {
+    full.uniform_(0.01, 16.0, std::move(generator)).log_();
+  } else {
+    return false;
+  }
+  return true;
+}
+
 DeltaNet::Inputs DeltaNet::project(const nn::Remakable& normed, const nn::ForwardContext& context) {
   if (!qkvz_proj_) {
     const auto in =

@@ -21,6 +21,8 @@ class DeltaNet final : public TokenMixer {
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add(const nn::Remakable& normed, const at::Tensor& residual,
                  const nn::ForwardContext& context) override;
+  bool init_weight(const nn::Parameter& parameter, at::Tensor full,
+                   at::Generator generator) const override;
 
  private:
   DeltaNet(const Qwen35Config& config, int64_t index, const std::string& path,
