@@ -55,6 +55,8 @@ class Inputs:
         "qwen2_moe": tiny_llama.QWEN2_MOE,
         "mixtral": tiny_llama.MIXTRAL,
         "glm4_moe": tiny_llama.GLM4_MOE,
+        "deepseek_v2": tiny_llama.DEEPSEEK_V2,
+        "deepseek_v3": tiny_llama.DEEPSEEK_V3,
         "gpt_oss": tiny_llama.GPT_OSS,
         "sparse_mixture": dict(tiny_llama.QWEN3_MOE, num_experts=60, router_aux_loss_coef=0.001),
         "llama2": dict(tiny_llama.PLAIN, llama2=330),

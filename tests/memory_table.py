@@ -56,6 +56,9 @@ GPT_OSS = dict(MODEL, family="gpt_oss", num_hidden_layers=3, head_dim=64, num_lo
                intermediate_size=128, sliding_window=32)
 GLM4_MOE = dict(MODEL, family="glm4_moe", num_hidden_layers=3, head_dim=64, use_qk_norm=True, n_routed_experts=16,
                 n_group=4, topk_group=2, num_experts_per_tok=4, moe_intermediate_size=128)
+DEEPSEEK = dict(MODEL, family="deepseek_v3", num_key_value_heads=HEADS, num_hidden_layers=3, first_k_dense_replace=1, q_lora_rank=96,
+                kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=32, v_head_dim=48, n_routed_experts=16, n_group=4,
+                topk_group=2, num_experts_per_tok=4, moe_intermediate_size=128)
 MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
 PARAMETERS = dict(lora_dropout=0, lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
@@ -180,6 +183,8 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="glm4_moe", bf16=True)),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="glm4_moe", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="glm4_moe", load_in_4bit=True)),
+    (1, "NO_SHARD", dict(model="deepseek", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="deepseek", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(model="gpt_oss")),
     (2, "FULL_SHARD", dict(model="gpt_oss", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **WHOLE)),
@@ -249,7 +254,8 @@ def other_model(name, beside):
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
               "falcon 40b": FALCON_40B, "bloom": BLOOM,
-              "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "gpt_oss": GPT_OSS}
+              "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
+              "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 
 

@@ -89,6 +89,14 @@ MIXTRAL = dict(UNBALANCED, family="mixtral", num_local_experts=4, sliding_window
 GLM4_MOE = dict(PLAIN, family="glm4_moe", head_dim=12, use_qk_norm=True, attention_bias=True, n_routed_experts=6,
                 n_group=3, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=12, n_shared_experts=2,
                 routed_scaling_factor=1.5)
+# Latent attention whose values are narrower than keys, of a YaRN that scales scores, and whose queries are one product.
+DEEPSEEK_V2 = dict(PLAIN, family="deepseek_v2", num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=14, qk_nope_head_dim=6,
+                   qk_rope_head_dim=4, v_head_dim=9, first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=3,
+                   topk_method="group_limited_greedy", n_group=3, topk_group=2, moe_intermediate_size=12, n_shared_experts=2,
+                   rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, mscale=0.7, mscale_all_dim=0.9,
+                                        original_max_position_embeddings=64))
+DEEPSEEK_V3 = dict(DEEPSEEK_V2, family="deepseek_v3", q_lora_rank=10, v_head_dim=10, attention_bias=True, topk_method="noaux_tc",
+                   routed_scaling_factor=1.5, rope_parameters=dict(rope_type="default", rope_theta=10000.0))
 # Experts that are one parameter, attention with sinks; the limit cuts some values.
 GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)

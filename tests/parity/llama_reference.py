@@ -17,6 +17,10 @@ QWEN_MOE_BASE = dict(BASE, num_experts=5, num_experts_per_tok=2, moe_intermediat
 GLM_BASE = dict(BASE, head_dim=8, rms_norm_eps=1e-5)
 # The first layer has an MLP.
 GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=14)
+# Latent attention of queries that are one product, or made of latents, too.
+DEEPSEEK_BASE = dict(GLM4_MOE_BASE, first_k_dense_replace=1, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4,
+                     v_head_dim=8, n_shared_experts=1, n_group=1, topk_group=1)
+del DEEPSEEK_BASE["head_dim"]
 NEOX_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
                  max_position_embeddings=64)
 # Layers with a window of 2 heads of 8 channels, global ones of 1 head of 16.
@@ -39,6 +43,7 @@ BASES = {"gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": 
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
          "glm4_moe": GLM4_MOE_BASE,
+         "deepseek_v2": DEEPSEEK_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
          "cohere": dict(BASE, pad_token_id=0), "cohere2": dict(BASE, pad_token_id=0),
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
 # A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.
@@ -46,7 +51,8 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen2_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen3_5_moe_text": ("mlp", "gate_proj", "up_proj", "down_proj"),
-                "glm4_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
+                **{family: ("mlp", "gate_proj", "up_proj", "down_proj")
+                   for family in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
                 "mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
 # Of these files hold fused parameters, too.
 FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss"}

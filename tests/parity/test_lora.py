@@ -30,6 +30,7 @@ QWEN35 = dict(family="qwen3_5_text")
 GLM = dict(family="glm", num_key_value_heads=1)
 GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
 # All experts of every token: no rounding chooses.
+DEEPSEEK = dict(family="deepseek_v3", n_routed_experts=2)
 GLM4_MOE = dict(family="glm4_moe", num_key_value_heads=2, use_qk_norm=True, n_routed_experts=2)
 OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
@@ -197,6 +198,13 @@ CASES = {
     "glm4_moe_ia3": (GLM4_MOE, dict(peft_type="IA3", target_modules=["v_proj", "shared_experts.down_proj", "layers.0.mlp.up_proj"],
                                     feedforward_modules=["shared_experts.down_proj"])),
     "glm4_moe_vera": (GLM4_MOE, dict(peft_type="VERA", r=5, target_modules=["q_proj", "shared_experts.gate_proj"])),
+    "deepseek": (DEEPSEEK, dict(target_modules=["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"], r=3,
+                                modules_to_save=["kv_a_layernorm", "mlp.gate"])),
+    "deepseek_dora": (DEEPSEEK, dict(target_modules=["kv_a_proj_with_mqa", "kv_b_proj", "lm_head"], r=4, use_dora=True)),
+    "deepseek_ia3": (DEEPSEEK, dict(peft_type="IA3", target_modules=["kv_b_proj", "q_a_proj", "layers.0.mlp.up_proj"], feedforward_modules=[])),
+    "deepseek_vera": (DEEPSEEK, dict(peft_type="VERA", r=5, target_modules=["q_a_proj", "kv_a_proj_with_mqa"])),
+    "deepseek_v2": (dict(family="deepseek_v2", q_lora_rank=None, n_routed_experts=2),
+                    dict(target_modules=["q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"], r=3, lora_alpha=5)),
     "olmo3_all": (OLMO3, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "olmo3_norms": (OLMO3, dict(target_modules=["v_proj", "down_proj"], modules_to_save=["q_norm", "post_feedforward_layernorm"])),
     "olmo3_dora": (OLMO3, dict(target_modules=["q_proj", "gate_proj"], r=4, use_dora=True)),
@@ -274,7 +282,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora",
+FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "deepseek_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora", "cohere_dora",
              "phi_dora_head", "bloom_dora"}

@@ -22,7 +22,8 @@ MODELS = {"qwen3_moe": dict(family="qwen3_moe", num_key_value_heads=2, norm_topk
           "mixtral": dict(family="mixtral", num_key_value_heads=1, head_dim=6),
           # Beside the experts MLPs of the same names, which PEFT never adapts here.
           "glm4_moe": dict(family="glm4_moe", num_hidden_layers=3, num_key_value_heads=2, use_qk_norm=True, n_group=2,
-                           topk_group=1)}
+                           topk_group=1),
+          "deepseek_v3": dict(family="deepseek_v3", q_lora_rank=None, num_hidden_layers=3, n_group=2, topk_group=1)}
 
 
 def test_experts_without_rows_have_gradients_of_zero(tmp_path):
@@ -124,17 +125,20 @@ def decoded(weight, kind):
 @pytest.mark.parametrize("kind", ["nf4", "fp4", "int8"])
 @pytest.mark.parametrize("family,sizes", [("qwen3_moe", dict(moe_intermediate_size=64)),
                                           ("mixtral", dict(intermediate_size=72)),
-                                          ("glm4_moe", dict(moe_intermediate_size=64, intermediate_size=72, head_dim=16))])
+                                          ("glm4_moe", dict(moe_intermediate_size=64, intermediate_size=72, head_dim=16)),
+                                          ("deepseek_v3", dict(moe_intermediate_size=64, intermediate_size=72, q_lora_rank=64, kv_lora_rank=64,
+                                                               qk_nope_head_dim=12, v_head_dim=16))])
 def test_experts_are_codes_one_by_one_and_routers_plain(tmp_path, family, sizes, kind):
     """transformers leaves experts plain: the oracle is its model with what bitsandbytes makes of each matrix."""
     save_checkpoint(tmp_path, family=family, scale=0.08, hidden_size=64, **sizes)
-    targets = ["q_proj", "gate", *EXPERT_NAMES[family][1:]]
-    lora, adapter = random_adapter(tmp_path, targets, r=2, alpha=3)
+    query = "q_b_proj" if family == "deepseek_v3" else "q_proj"
+    lora, adapter = random_adapter(tmp_path, [query, "gate", *EXPERT_NAMES[family][1:]], r=2, alpha=3)
     rounded = tmp_path / "rounded"
     AutoModelForCausalLM.from_pretrained(tmp_path).save_pretrained(rounded)
     weights = load_file(rounded / "model.safetensors")
-    are_codes = [n for n in weights if n.endswith(("_proj.weight", "w1.weight", "w2.weight", "w3.weight"))]
-    assert len(are_codes) == (2 * 4 + 3 + 6 * 3 + 3 if family == "glm4_moe" else 2 * (4 + 5 * 3))
+    are_codes = [n for n in weights if n.endswith(("_proj.weight", "_with_mqa.weight", "w1.weight", "w2.weight", "w3.weight"))]
+    beside = {"glm4_moe": 2 * 4 + 3 + 6 * 3 + 3, "deepseek_v3": 2 * 5 + 3 + 6 * 3 + 3}
+    assert len(are_codes) == beside.get(family, 2 * (4 + 5 * 3))
     save_file({n: decoded(t, kind) if n in are_codes else t for n, t in weights.items()},
               rounded / "model.safetensors", {"format": "pt"})
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(rounded), adapter, is_trainable=True)
@@ -219,7 +223,7 @@ def test_merged_experts_are_those_that_peft_merges(tmp_path, name, targets):
     assert found.keys() == expected.keys()
     for key, weight in expected.items():
         assert relative_error(found[key], weight) < 1e-6, key
-        is_beside = settings["family"] == "glm4_moe" and ("shared_experts" in key or "layers.0.mlp" in key)
+        is_beside = settings["family"] in ("glm4_moe", "deepseek_v3") and ("shared_experts" in key or "layers.0.mlp" in key)
         is_adapted = not is_beside and (
             key.endswith(("gate.weight", "w1.weight", "w2.weight", "w3.weight")) or ".experts." in key or (
                 targets == "all-linear" and "_proj" in key))

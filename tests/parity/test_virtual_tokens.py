@@ -33,6 +33,7 @@ CASES = {
     "prefix_before_a_window": (dict(family="mistral", sliding_window=7),
                                dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prompt_of_phi3": (dict(PHI3, sliding_window=9), dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prompt_of_deepseek": (dict(family="deepseek_v3", n_routed_experts=2, moe_intermediate_size=16), dict(peft_type=PROMPT, num_virtual_tokens=4)),
     "prefix_of_phi3": (PHI3, dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prefix_of_smollm3": (dict(family="smollm3", num_key_value_heads=2, no_rope_layer_interval=2),
                           dict(peft_type=PREFIX, num_virtual_tokens=4)),

@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/deepseek/layers.h"
 #include "strata/models/falcon/model.h"
 #include "strata/models/gemma4/model.h"
 #include "strata/models/gpt2/model.h"
@@ -14,7 +15,7 @@
 #include "strata/models/moe/mixture.h"
 #include "strata/models/opt/model.h"
 #include "strata/models/phi3/blocks.h"
-#include "strata/models/qwen3_5/blocks.h"
+#include "strata/models/qwen3_5/layers.h"
 #include "strata/models/reward_head.h"
 #include "strata/models/rotary_decoder/model.h"
 #include "strata/models/t5/model.h"
@@ -62,6 +63,14 @@ std::unique_ptr<Model> create_qwen3_5(const Json& json, const ModelOptions& opti
   Qwen35Config config = parse(json);
   apply(json, options, config.llama);
   return std::make_unique<LlamaModel>(config.llama, options.storage, make_qwen3_5_layers(config));
+}
+
+template <DeepseekConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_deepseek(const Json& json, const ModelOptions& options) {
+  DeepseekConfig config = parse(json);
+  apply(json, options, config.mixture.llama);
+  return std::make_unique<LlamaModel>(config.mixture.llama, options.storage,
+                                      make_deepseek_layers(config));
 }
 
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
@@ -130,6 +139,10 @@ const std::map<std::string, Family>& families() {
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
+      {"deepseek_v2",
+       {create_deepseek<parse_deepseek_v2_config>, "DeepseekV2ForSequenceClassification"}},
+      {"deepseek_v3",
+       {create_deepseek<parse_deepseek_v3_config>, "DeepseekV3ForSequenceClassification"}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
@@ -139,6 +152,7 @@ const std::map<std::string, Family>& families() {
       {"glm", {create_llama<parse_glm_config>, "GlmForSequenceClassification"}},
       {"glm4", {create_llama<parse_glm4_config>, "Glm4ForSequenceClassification"}},
       {"glm4_moe", {create_mixture<parse_glm4_moe_config>, nullptr}},
+      {"glm4_moe_lite", {create_deepseek<parse_glm4_moe_lite_config>, nullptr}},
       {"gpt2",
        {.create = create_gpt2<parse_gpt2_config>,
         .classifier = "GPT2ForSequenceClassification",

@@ -229,6 +229,16 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
   return rope;
 }
 
+double parse_score_scale(const ConfigReader& config) {
+  const Json nothing = Json::object();
+  const ConfigReader reader = rope_reader(config, nothing);
+  const double all_dim = reader.number("mscale_all_dim", 0);
+  if (kind_text(reader) == "default" || all_dim == 0) return 1.0;
+  require(reader, "factor", kind_text(reader));
+  const double factor = yarn_scale(reader.positive_number("factor", 1.0), all_dim);
+  return factor * factor;
+}
+
 nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& shape) {
   const Json nothing = Json::object();
   const ConfigReader reader = rope_reader(config, nothing);

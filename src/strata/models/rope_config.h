@@ -25,8 +25,12 @@ struct RopeShape {
 // Llama cannot compute either.
 nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape);
 
-// The same of Phi-3: longrope, which older files call su or yarn, or none; partial_rotary_factor
-// says how many channels of a head turn.
+// What DeepSeek multiplies the scores by beside 1 / sqrt of a key's channels: the square of YaRN's
+// factor for mscale_all_dim, where the rotation is scaled.
+double parse_score_scale(const ConfigReader& config);
+
+// As parse_rope() of Phi-3: longrope, which older files call su or yarn, or none;
+// partial_rotary_factor says how many channels of a head turn.
 nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& shape);
 
 // The same of GPT-NeoX: every kind; rotary_pct (or partial_rotary_factor among the rope's settings)

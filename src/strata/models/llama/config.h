@@ -71,6 +71,8 @@ struct LlamaConfig {
   // Behind the last, in files alone: layers that predict further tokens (GLM-4.5).
   int64_t num_ignored_layers = 0;
   std::vector<std::string> ignored_prefixes = {};  // of other tensors that files hold for nothing
+  bool has_latents =
+      false;                // keys and values are made of fewer channels, and no prefix before them
   bool has_states = false;  // some layers have a state in the place of keys and values
   nn::RopeOptions rope;
   std::optional<nn::RopeOptions> local_rope;  // of layers with a window, where they have their own

@@ -56,6 +56,10 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
     Model::attach_virtual_tokens(std::move(tokens));
   } else if (tokens.kind == nn::VirtualTokens::Kind::kPrompt) {
     embedding_->set_prompt(tokens.values);
+  } else if (config_.has_latents) {
+    throw ConfigError(
+        "peft_type: found PREFIX_TUNING for a model with latent attention, expected no keys and "
+        "values beside its own; choose PROMPT_TUNING, LORA, IA3 or VERA");
   } else if (config_.attention_dropout > 0) {
     throw ConfigError(
         "config.json: found attention_dropout = {} beside prefix tuning, expected 0; set it to 0",

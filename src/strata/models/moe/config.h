@@ -24,6 +24,7 @@ struct MixtureConfig {
   int64_t intermediate_size = 0;  // of an expert
   nn::RouterOptions router{};
   std::optional<nn::SigmoidRouterOptions> sigmoid_router;  // in its place
+  bool wide_router = false;                                // its products are taken in fp32
   bool router_comes_first = false;                         // in the reference's order of parameters
   std::optional<int64_t>
       shared_intermediate_size;  // of the expert of all tokens; none: there is none

@@ -1,9 +1,6 @@
 // Settings of GLM-4.5, GLM-4.5-Air and GLM-4.6: the first layers have an MLP, the others experts
 // that sigmoids choose, beside an MLP of all tokens. Source: transformers
 // configuration_glm4_moe.py, modeling_glm4_moe.py.
-#include <string>
-
-#include "strata/base/error.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/llama/config_parts.h"
 #include "strata/models/moe/config.h"
@@ -12,45 +9,6 @@
 
 namespace strata::models {
 namespace {
-
-nn::SigmoidRouterOptions read_router(const ConfigReader& config, int64_t num_experts) {
-  const nn::SigmoidRouterOptions router{
-      .experts_per_token = config.positive_integer("num_experts_per_tok", 8),
-      .normalizes = config.boolean("norm_topk_prob", true),
-      .scale = config.positive_number("routed_scaling_factor", 1.0),
-      .num_groups = config.positive_integer("n_group", 1),
-      .num_chosen_groups = config.positive_integer("topk_group", 1)};
-  check_router(router.experts_per_token, num_experts, "n_routed_experts");
-  const int64_t size = num_experts / router.num_groups;
-  if (num_experts % router.num_groups != 0 || size < 2) {
-    throw FormatError(
-        "config.json: found n_group = {}, expected groups of two or more of n_routed_experts = {}; "
-        "fix the file",
-        router.num_groups, num_experts);
-  }
-  if (router.num_chosen_groups > router.num_groups) {
-    throw FormatError(
-        "config.json: found topk_group = {}, expected at most n_group = {}; fix the file",
-        router.num_chosen_groups, router.num_groups);
-  }
-  if (router.experts_per_token > router.num_chosen_groups * size) {
-    throw FormatError(
-        "config.json: found num_experts_per_tok = {}, expected at most {}, the experts of "
-        "topk_group = {} groups; fix the file",
-        router.experts_per_token, router.num_chosen_groups * size, router.num_chosen_groups);
-  }
-  return router;
-}
-
-// The reference knows the key by two names.
-int64_t read_num_prediction_layers(const ConfigReader& config) {
-  const auto other = config.optional_integer("num_mtp_layers");
-  const int64_t found =
-      config.optional_integer("num_nextn_predict_layers").value_or(other.value_or(1));
-  if (found >= 0) return found;
-  throw FormatError(
-      "config.json: found num_nextn_predict_layers = {}, expected at least 0; fix the file", found);
-}
 
 LlamaConfig read_layers(const ConfigReader& config) {
   LlamaConfig c;
@@ -86,7 +44,9 @@ MixtureConfig parse_glm4_moe_config(const Json& json) {
   c.llama = read_layers(config);
   c.num_experts = read_num_experts(config, "n_routed_experts", 128);
   c.intermediate_size = config.positive_integer("moe_intermediate_size", 1408);
-  c.sigmoid_router = read_router(config, c.num_experts);
+  c.sigmoid_router =
+      read_sigmoid_router(config, c.num_experts, {.experts_per_token = 8, .normalizes = true});
+  c.wide_router = true;
   c.shared_module = "shared_experts";
   c.shared_has_gate = false;
   c.shared_intermediate_size = c.intermediate_size * config.positive_integer("n_shared_experts", 1);

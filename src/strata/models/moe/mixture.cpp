@@ -11,7 +11,6 @@ nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
   return {.in_features = in, .out_features = out, .storage = storage};
 }
 
-// In fp32, as the reference takes the products of a router whose scores are sigmoids.
 nn::Remakable widened(const nn::Remakable& x) {
   if (x.value.scalar_type() == at::kFloat) return x;
   if (!x.remake) return x.value.to(at::kFloat);
@@ -23,6 +22,7 @@ nn::Remakable widened(const nn::Remakable& x) {
 Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType storage)
     : options_(c.router),
       sigmoid_options_(c.sigmoid_router),
+      is_wide_(c.wide_router),
       router_comes_first_(c.router_comes_first),
       router_(path + ".gate", shape(c.llama.hidden_size, c.num_experts, storage)) {
   const int64_t hidden = c.llama.hidden_size;
@@ -107,10 +107,9 @@ at::Tensor Mixture::add_shared(const nn::Remakable& normed, const at::Tensor& re
 }
 
 nn::Routing Mixture::route(const nn::Remakable& normed, const nn::ForwardContext& context) {
-  if (!sigmoid_options_) {
-    return nn::route(nn::linear_shared_input({&router_}, normed, context)[0], options_, context);
-  }
-  const at::Tensor logits = nn::linear_shared_input({&router_}, widened(normed), context)[0];
+  const nn::Remakable input = is_wide_ ? widened(normed) : normed;
+  const at::Tensor logits = nn::linear_shared_input({&router_}, input, context)[0];
+  if (!sigmoid_options_) return nn::route(logits, options_, context);
   return nn::route_by_sigmoid(logits, correction_->value(), *sigmoid_options_);
 }
 

@@ -38,6 +38,7 @@ class Mixture final : public FeedForward {
 
   nn::RouterOptions options_;
   std::optional<nn::SigmoidRouterOptions> sigmoid_options_;  // in their place
+  bool is_wide_;  // the router's products are taken in fp32
   bool router_comes_first_;
   nn::Linear router_;
   std::optional<nn::Parameter> correction_;  // with sigmoid_options_: a buffer

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "strata/models/qwen3_5/blocks.h"
+#include "strata/models/llama/mixer_layer.h"
+#include "strata/models/qwen3_5/config.h"
+#include "strata/nn/linear_attention/document_lanes.h"
 
 namespace strata::models {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "strata/models/qwen3_5/blocks.h"
+#include "strata/models/llama/mixer_layer.h"
 
 namespace strata::models {
 

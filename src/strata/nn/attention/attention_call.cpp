@@ -7,7 +7,6 @@
 #include "strata/nn/parameter.h"
 #include "strata/nn/virtual_tokens.h"
 #include "strata/ops/attention/attention_sinks.h"
-#include "strata/ops/rope.h"
 
 namespace strata::nn {
 namespace {
@@ -89,10 +88,7 @@ at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {
 
 void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables, bool inverse) {
   if (!tables.cos.defined()) return;
-  const int64_t channels = 2 * tables.cos.size(1);
-  for (const at::Tensor& x : {q, k}) {
-    ops::apply_rope_(x.narrow(2, 0, channels), tables.cos, tables.sin, inverse, tables.pairs);
-  }
+  for (const at::Tensor& x : {q, k}) tables.turn_(x, inverse);
 }
 
 }  // namespace strata::nn

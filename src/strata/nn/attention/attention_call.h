@@ -51,7 +51,7 @@ ops::AttentionResult with_sinks(ops::AttentionResult result, const AttentionOpti
 // [T, heads * D] as [T, heads, D].
 at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim);
 
-// The first channels of each head, as many as the tables are for; without tables none.
+// The channels of each head that the tables are for; without tables none.
 void rotate_(const at::Tensor& q, const at::Tensor& k, const RopeTables& tables, bool inverse);
 
 }  // namespace strata::nn

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/libtorch/host_copies.h"
+#include "strata/ops/rope.h"
 
 namespace strata::nn {
 namespace {
@@ -119,6 +120,10 @@ at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence
   return plain_frequencies(options.theta, options.head_dim);
 }
 
+void RopeTables::turn_(const at::Tensor& x, bool inverse) const {
+  ops::apply_rope_(x.narrow(2, first_channel, 2 * cos.size(1)), cos, sin, inverse, pairs);
+}
+
 Rope::Rope(const RopeOptions& options)
     : options_(options),
       inverse_frequencies_(
@@ -149,7 +154,8 @@ const RopeTables& Rope::tables(const at::Tensor& positions, int64_t text_length)
       room_.storage().use_count() > 1) {
     room_ = at::empty({2, num_rows, angles.size(1)}, angles.options());
   }
-  tables_ = {room_[0].narrow(0, 0, num_rows), room_[1].narrow(0, 0, num_rows), options_.pairs};
+  tables_ = {room_[0].narrow(0, 0, num_rows), room_[1].narrow(0, 0, num_rows), options_.pairs,
+             options_.first_channel};
   at::cos_out(tables_.cos, angles);
   at::sin_out(tables_.sin, angles);
   if (options_.attention_factor != 1.0)

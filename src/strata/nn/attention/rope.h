@@ -1,5 +1,5 @@
 // The angles of rotary position embeddings: inverse frequencies of each published kind and the
-// cos/sin tables of a micro-batch. Owns: the formulas. Never: the rotation (ops::apply_rope_).
+// cos/sin tables of a micro-batch. Owns: the formulas. Never: the kernel (ops::apply_rope_).
 // Source: transformers modeling_rope_utils.py (default, linear, dynamic, yarn, longrope, llama3,
 // proportional).
 #pragma once
@@ -18,7 +18,8 @@ enum class RopeKind { kDefault, kLinear, kDynamic, kYarn, kLongrope, kLlama3, kP
 struct RopeOptions {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  int64_t head_dim = 0;  // channels of a head that turn, the first ones
+  int64_t head_dim = 0;       // channels of a head that turn
+  int64_t first_channel = 0;  // of these in the head
   ops::RopePairs pairs = ops::RopePairs::kHalves;
   int64_t max_position_embeddings = 0;
   double factor = 1.0;                           // all but default and longrope
@@ -50,6 +51,10 @@ struct RopeTables {
   at::Tensor cos;  // fp32 [T, head_dim / 2]
   at::Tensor sin;
   ops::RopePairs pairs = ops::RopePairs::kHalves;  // that turn
+  int64_t first_channel = 0;                       // of a head that turns
+
+  // Turns its channels of x [T, heads, D] in place; `inverse`: back.
+  void turn_(const at::Tensor& x, bool inverse) const;
 };
 
 // Threads: one at a time. Memory: the tables of the last positions asked for, so that the layers of

@@ -6,7 +6,6 @@
 #include "strata/nn/attention/attention_call.h"
 #include "strata/nn/attention/kv_cache.h"
 #include "strata/nn/function_state.h"
-#include "strata/ops/rope.h"
 
 namespace strata::nn {
 namespace {
@@ -19,9 +18,7 @@ struct Rotation {
   RopeTables tables;
 
   void turn_(const at::Tensor& x, bool inverse) const {
-    const at::Tensor heads = split_heads(x, num_heads, x.size(1) / num_heads);
-    ops::apply_rope_(heads.narrow(2, 0, 2 * tables.cos.size(1)), tables.cos, tables.sin, inverse,
-                     tables.pairs);
+    tables.turn_(split_heads(x, num_heads, x.size(1) / num_heads), inverse);
   }
 };
 

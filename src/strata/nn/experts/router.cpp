@@ -26,15 +26,25 @@ struct RouteCall {
   }
 };
 
+// The probabilities where a token may have the expert, else 0.
+at::Tensor allowed(const at::Tensor& probabilities, const ExpertGroups& groups) {
+  if (groups.count == 1) return probabilities;
+  const at::Tensor grouped = by_group(probabilities, groups);
+  return grouped.masked_fill(left_out(grouped.amax(/*dim=*/2), groups), 0.0)
+      .view(probabilities.sizes());
+}
+
 struct RouteFunction : torch::autograd::Function<RouteFunction> {
   static variable_list forward(AutogradContext* context, const RouteCall& call,
                                const at::Tensor& logits) {
     const ActivityTimer timer(Activity::kElementWise);
     const RouterOptions& options = call.options;
     const at::Tensor probabilities = at::softmax(logits.to(at::kFloat), /*dim=*/1);
-    auto [weights, experts] = at::topk(probabilities, options.experts_per_token, /*dim=*/1);
+    auto [weights, experts] =
+        at::topk(allowed(probabilities, options.groups), options.experts_per_token, /*dim=*/1);
     if (call.adds) call.balance->add(call.real(probabilities), call.real(experts), call.num_tokens);
     if (options.normalizes) weights.div_(weights.sum(/*dim=*/1, /*keepdim=*/true));
+    if (options.scale != 1.0) weights.mul_(options.scale);
     if (options.rounds) weights = weights.to(logits.scalar_type()).to(at::kFloat);
     context->save_for_backward({probabilities, experts});
     context->saved_data["type"] = logits.scalar_type();
@@ -52,11 +62,13 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     // Of softmax: p (dp - sum of p dp), where dp is zero but for the chosen, unless all are
     // balanced. Normalised weights are a softmax of the chosen alone, so that one expert's has no
     // gradient at all.
-    at::Tensor terms = gradients[0] * chosen;
+    const double scale = call.options.scale;
+    const at::Tensor dweights = scale == 1.0 ? gradients[0] : gradients[0] * scale;
+    at::Tensor terms = dweights * chosen;
     if (call.options.normalizes) {
       const at::Tensor weights = chosen / chosen.sum(/*dim=*/1, /*keepdim=*/true);
-      const at::Tensor mean = (gradients[0] * weights).sum(/*dim=*/1, /*keepdim=*/true);
-      terms = weights * (gradients[0] - mean);
+      const at::Tensor mean = (dweights * weights).sum(/*dim=*/1, /*keepdim=*/true);
+      terms = weights * (dweights - mean);
     }
     at::Tensor dlogits = at::zeros_like(probabilities).scatter_(1, experts, terms);
     const bool is_balanced = call.balance != nullptr && call.balance->has_gradient();

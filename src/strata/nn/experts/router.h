@@ -9,13 +9,16 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/batch.h"
+#include "strata/nn/experts/expert_groups.h"
 
 namespace strata::nn {
 
 struct RouterOptions {
   int64_t experts_per_token;
-  bool normalizes;     // the chosen probabilities sum to 1
-  bool rounds = true;  // weights have the precision of the logits
+  bool normalizes;           // the chosen probabilities sum to 1
+  bool rounds = true;        // weights have the precision of the logits
+  double scale = 1.0;        // of all weights
+  ExpertGroups groups = {};  // a token's are those with the most probable experts
 };
 
 // T tokens, k experts for each.

@@ -24,19 +24,15 @@ struct SigmoidCall {
 };
 
 // Experts of groups that are not chosen come last. `scores` [T, experts] are changed.
-void put_other_groups_last(const at::Tensor& scores, const SigmoidRouterOptions& options) {
-  const int64_t groups = options.num_groups, size = scores.size(1) / groups;
-  const at::Tensor by_group = scores.view({-1, groups, size});
-  const at::Tensor sums = std::get<0>(at::topk(by_group, 2, /*dim=*/2)).sum(/*dim=*/2);
-  const at::Tensor chosen = std::get<1>(at::topk(sums, options.num_chosen_groups, /*dim=*/1));
-  const at::Tensor is_other =
-      at::ones(sums.sizes(), sums.options().dtype(at::kBool)).scatter_(1, chosen, false);
-  by_group.masked_fill_(is_other.unsqueeze(2), -std::numeric_limits<double>::infinity());
+void put_other_groups_last(const at::Tensor& scores, const ExpertGroups& groups) {
+  const at::Tensor grouped = by_group(scores, groups);
+  const at::Tensor sums = std::get<0>(at::topk(grouped, 2, /*dim=*/2)).sum(/*dim=*/2);
+  grouped.masked_fill_(left_out(sums, groups), -std::numeric_limits<double>::infinity());
 }
 
 at::Tensor choose(const at::Tensor& scores, const SigmoidCall& call) {
   const at::Tensor corrected = scores + call.correction;
-  if (call.options.num_groups > 1) put_other_groups_last(corrected, call.options);
+  if (call.options.groups.count > 1) put_other_groups_last(corrected, call.options.groups);
   return std::get<1>(at::topk(corrected, call.options.experts_per_token, /*dim=*/1));
 }
 

@@ -8,24 +8,21 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/nn/experts/expert_groups.h"
 #include "strata/nn/experts/router.h"
 
 namespace strata::nn {
 
 struct SigmoidRouterOptions {
   int64_t experts_per_token;
-  bool normalizes;     // the weights of a token sum to `scale`
-  double scale = 1.0;  // of all weights
-  // Experts beside each other are a group, all of one size. A token's are of the groups whose best
-  // two have the largest sums.
-  int64_t num_groups = 1;
-  int64_t num_chosen_groups = 1;
+  bool normalizes;           // the weights of a token sum to `scale`
+  double scale = 1.0;        // of all weights
+  ExpertGroups groups = {};  // a token's are those whose best two have the largest sums
 };
 
 // Of fp32 logits [T, experts]; `correction` fp32 [experts]. The experts of a token come in the
 // order of their corrected scores. Nothing balances these: the correction did, as the model was
-// made. Requires: num_groups divides the experts into groups of two or more; the chosen groups hold
-// experts_per_token or more.
+// made. Requires: groups of two or more, of which the chosen hold experts_per_token or more.
 // Memory: keeps the scores of the chosen, fp32 [T, k].
 Routing route_by_sigmoid(const at::Tensor& logits, const at::Tensor& correction,
                          const SigmoidRouterOptions& options);

@@ -1,6 +1,7 @@
-// The layers of Qwen3.5 and Qwen3-Next: attention with a gate behind it, or a gated delta network
-// in its place, then Llama's MLP or a mixture. Owns: their layers and the order of operations.
-// Never: embedding, head, chain, which are Llama's (llama/model.h).
+// A layer of Llama's shape whose attention is another: two norms, what mixes tokens behind the
+// first, Llama's MLP or a mixture of experts behind the second. Owns: the norms and the order of
+// operations. Never: how tokens are mixed; embedding, head, chain, which are Llama's
+// (llama/model.h).
 #pragma once
 
 #include <memory>
@@ -8,9 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "strata/models/llama/model.h"
-#include "strata/models/qwen3_5/config.h"
-#include "strata/nn/linear_attention/document_lanes.h"
+#include "strata/models/llama/blocks.h"
 
 namespace strata::models {
 
@@ -31,11 +30,11 @@ class TokenMixer {
   }
 };
 
-class Qwen35Layer final : public DecoderLayer, public HasFusedLinears {
+class MixerLayer final : public DecoderLayer, public HasFusedLinears {
  public:
-  // `experts`: in place of the MLP.
-  Qwen35Layer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
-              std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> experts);
+  // `feed_forward`: in place of the MLP.
+  MixerLayer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
+             std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> feed_forward);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
   std::string class_name() const override { return layer_class_; }
@@ -43,7 +42,7 @@ class Qwen35Layer final : public DecoderLayer, public HasFusedLinears {
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
-  std::vector<nn::ExpertParameter*> expert_parameters() override { return {}; }
+  std::vector<nn::ExpertParameter*> expert_parameters() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
   bool init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override {
@@ -53,12 +52,9 @@ class Qwen35Layer final : public DecoderLayer, public HasFusedLinears {
  private:
   std::string layer_class_, path_;
   std::unique_ptr<TokenMixer> mixer_;
-  std::optional<Mlp> mlp_;  // without experts_
-  std::unique_ptr<FeedForward> experts_;
+  std::optional<Mlp> mlp_;  // without feed_forward_
+  std::unique_ptr<FeedForward> feed_forward_;
   nn::RmsNorm input_norm_, mlp_norm_;
 };
-
-// Of one model: its layers share the lanes of a batch.
-MakeDecoderLayer make_qwen3_5_layers(const Qwen35Config& config);
 
 }  // namespace strata::models

@@ -1,0 +1,217 @@
+#include "strata/models/deepseek/config.h"
+
+#include <cmath>
+#include <string>
+
+#include "strata/base/error.h"
+#include "strata/models/config_reader.h"
+#include "strata/models/llama/config_parts.h"
+#include "strata/models/moe/config_parts.h"
+#include "strata/models/rope_config.h"
+
+namespace strata::models {
+namespace {
+
+LlamaConfig defaults(const std::string& family) {
+  LlamaConfig c;
+  c.layer_class = family + "DecoderLayer";
+  c.architecture = family + "ForCausalLM";
+  c.lora_targets = c.ia3_targets = {};  // PEFT has none
+  c.never_quantized = {"mlp.gate"};
+  c.names_mean_experts = true;
+  c.has_latents = true;
+  return c;
+}
+
+// `attention` holds the family's defaults.
+void parse_sizes(const ConfigReader& config, const LlamaConfig& c,
+                 LatentAttentionConfig& attention) {
+  if (!config.json().contains("q_lora_rank") || config.has("q_lora_rank")) {
+    attention.query_rank =
+        config.positive_integer("q_lora_rank", attention.query_rank.value_or(1536));
+  } else {
+    attention.query_rank.reset();
+  }
+  attention.key_value_rank = config.positive_integer("kv_lora_rank", attention.key_value_rank);
+  nn::LatentHeads& heads = attention.heads;
+  heads.num_heads = c.num_attention_heads;
+  heads.plain_dim = config.positive_integer("qk_nope_head_dim", heads.plain_dim);
+  heads.turned_dim = config.positive_integer("qk_rope_head_dim", heads.turned_dim);
+  heads.value_dim = config.positive_integer("v_head_dim", heads.value_dim);
+  if (heads.value_dim <= heads.key_dim()) return;
+  throw ConfigError(
+      "config.json: found v_head_dim = {}, expected at most qk_nope_head_dim + qk_rope_head_dim = "
+      "{}; use a checkpoint with such heads",
+      heads.value_dim, heads.key_dim());
+}
+
+// The reference makes keys of every query head, whatever the key says.
+void check_key_value_heads(const ConfigReader& config, const LlamaConfig& c) {
+  const int64_t found = key_value_heads(config, c, c.num_attention_heads);
+  if (found == c.num_attention_heads) return;
+  throw ConfigError(
+      "config.json: found num_key_value_heads = {}, expected num_attention_heads = {}, because "
+      "latent attention makes keys of each; fix the file",
+      found, c.num_attention_heads);
+}
+
+// `c` holds the family's defaults.
+void parse_layers(const ConfigReader& config, DeepseekConfig& c) {
+  LlamaConfig& llama = c.mixture.llama;
+  parse_common(config, llama);
+  check_key_value_heads(config, llama);
+  llama.num_key_value_heads = llama.num_attention_heads;
+  parse_sizes(config, llama, c.attention);
+  const nn::LatentHeads& heads = c.attention.heads;
+  llama.head_dim = heads.key_dim();
+  llama.input_bias = llama.output_bias = config.boolean("attention_bias", false);
+  check_relations(llama);
+  refuse_windows(config, llama.num_hidden_layers);
+  llama.rope = parse_rope(config, {heads.turned_dim, llama.max_position_embeddings});
+  llama.rope.first_channel = heads.plain_dim;
+  llama.rope.pairs = ops::RopePairs::kNeighbours;
+  llama.attention_scale =
+      parse_score_scale(config) / std::sqrt(static_cast<double>(heads.key_dim()));
+}
+
+// Beside the MLPs of the first layers.
+void parse_experts(const ConfigReader& config, int64_t num_experts, int64_t num_shared,
+                   MixtureConfig& c) {
+  c.num_experts = read_num_experts(config, "n_routed_experts", num_experts);
+  c.intermediate_size = config.positive_integer("moe_intermediate_size", c.intermediate_size);
+  c.shared_module = "shared_experts";
+  c.shared_has_gate = false;
+  c.shared_intermediate_size =
+      c.intermediate_size * config.positive_integer("n_shared_experts", num_shared);
+  c.wide_router = true;
+}
+
+void put_experts_from(int64_t first, MixtureConfig& c) {
+  for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
+}
+
+// What the published code does with other values the reference does not.
+void require_text(const ConfigReader& config, const std::string& key, const std::string& expected) {
+  const std::string found = config.text(key, expected);
+  if (found == expected) return;
+  throw ConfigError(
+      "config.json: found {} \"{}\", expected \"{}\"; use a checkpoint whose experts are chosen so",
+      key, found, expected);
+}
+
+void require_each_layer(const ConfigReader& config) {
+  const int64_t step = config.optional_integer("moe_layer_freq").value_or(1);
+  if (step == 1) return;
+  throw ConfigError(
+      "config.json: found moe_layer_freq = {}, expected 1, as transformers has it; use a "
+      "checkpoint with experts in every layer behind the first ones",
+      step);
+}
+
+nn::RouterOptions read_softmax_router(const ConfigReader& config, int64_t num_experts) {
+  if (!config.has("num_experts_per_tok")) {
+    throw FormatError(
+        "config.json: found no num_experts_per_tok, expected how many experts a token has; add it "
+        "to the file");
+  }
+  nn::RouterOptions router{.experts_per_token = config.positive_integer("num_experts_per_tok", 1),
+                           .normalizes = false,
+                           .rounds = false,
+                           .scale = config.positive_number("routed_scaling_factor", 1.0)};
+  if (config.boolean("norm_topk_prob", false)) {
+    throw ConfigError(
+        "config.json: found norm_topk_prob = true, expected false, because transformers does not "
+        "normalise the weights of this family; fix the file");
+  }
+  check_router(router.experts_per_token, num_experts, "n_routed_experts");
+  const std::string method = config.text("topk_method", "greedy");
+  if (method == "group_limited_greedy") {
+    router.groups = read_expert_groups(config, num_experts, router.experts_per_token,
+                                       {.count = 1, .chosen = 1}, /*least_size=*/1);
+  } else if (method != "greedy") {
+    throw ConfigError(
+        "config.json: found topk_method \"{}\", expected \"greedy\" or \"group_limited_greedy\"; "
+        "use a checkpoint whose experts are chosen so",
+        method);
+  }
+  return router;
+}
+
+void refuse_mlp_bias(const ConfigReader& config) {
+  if (!config.boolean("mlp_bias", false)) return;
+  throw ConfigError(
+      "config.json: found mlp_bias = true, expected false; use a checkpoint without such biases");
+}
+
+}  // namespace
+
+DeepseekConfig parse_deepseek_v2_config(const Json& json) {
+  const ConfigReader config(json);
+  DeepseekConfig c{.mixture = {.llama = defaults("DeepseekV2"), .intermediate_size = 1407},
+                   .attention = {.query_rank = 1536,
+                                 .heads = {.plain_dim = 128, .turned_dim = 64, .value_dim = 128}}};
+  c.mixture.llama.vocab_size = 102400;
+  parse_layers(config, c);
+  refuse_mlp_bias(config);
+  require_text(config, "scoring_func", "softmax");
+  require_each_layer(config);
+  parse_experts(config, /*num_experts=*/64, /*num_shared=*/2, c.mixture);
+  c.mixture.router = read_softmax_router(config, c.mixture.num_experts);
+  put_experts_from(config.optional_integer("first_k_dense_replace").value_or(0), c.mixture);
+  return c;
+}
+
+// What both families with sigmoids share; `c` holds the family's defaults.
+static void parse_sigmoid_family(const ConfigReader& config, int64_t num_experts,
+                                 const nn::SigmoidRouterOptions& router, DeepseekConfig& c) {
+  parse_layers(config, c);
+  if (!config.boolean("rope_interleave", true)) {
+    c.mixture.llama.rope.pairs = ops::RopePairs::kHalves;
+  }
+  c.mixture.llama.num_ignored_layers = read_num_prediction_layers(config);
+  require_text(config, "scoring_func", "sigmoid");
+  require_text(config, "topk_method", "noaux_tc");
+  require_each_layer(config);
+  parse_experts(config, num_experts, /*num_shared=*/1, c.mixture);
+  c.mixture.sigmoid_router = read_sigmoid_router(config, c.mixture.num_experts, router);
+}
+
+DeepseekConfig parse_deepseek_v3_config(const Json& json) {
+  const ConfigReader config(json);
+  DeepseekConfig c{.mixture = {.llama = defaults("DeepseekV3"), .intermediate_size = 2048},
+                   .attention = {.query_rank = 1536,
+                                 .heads = {.plain_dim = 128, .turned_dim = 64, .value_dim = 128}}};
+  c.mixture.llama.vocab_size = 129280;
+  c.mixture.llama.hidden_size = 7168;
+  c.mixture.llama.intermediate_size = 18432;
+  c.mixture.llama.num_hidden_layers = 61;
+  c.mixture.llama.num_attention_heads = 128;
+  c.mixture.llama.max_position_embeddings = 4096;
+  parse_sigmoid_family(config, 256,
+                       {.experts_per_token = 8,
+                        .normalizes = true,
+                        .scale = 2.5,
+                        .groups = {.count = 8, .chosen = 4}},
+                       c);
+  put_experts_from(config.optional_integer("first_k_dense_replace").value_or(3), c.mixture);
+  return c;
+}
+
+DeepseekConfig parse_glm4_moe_lite_config(const Json& json) {
+  const ConfigReader config(json);
+  DeepseekConfig c{.mixture = {.llama = defaults("Glm4MoeLite"), .intermediate_size = 1536},
+                   .attention = {.query_rank = 768,
+                                 .heads = {.plain_dim = 192, .turned_dim = 64, .value_dim = 256}}};
+  c.mixture.llama.vocab_size = 154880;
+  c.mixture.llama.hidden_size = 2048;
+  c.mixture.llama.intermediate_size = 10240;
+  c.mixture.llama.num_hidden_layers = 47;
+  c.mixture.llama.num_attention_heads = 20;
+  c.mixture.llama.max_position_embeddings = 202752;
+  c.mixture.llama.rms_norm_eps = 1e-5;
+  parse_sigmoid_family(config, 64, {.experts_per_token = 4, .normalizes = true, .scale = 1.8}, c);
+  c.mixture.has_experts = read_sparse_layers(config, c.mixture.llama.num_hidden_layers);
+  return c;
+}
+
+}  // namespace strata::models

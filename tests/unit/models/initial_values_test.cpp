@@ -1,0 +1,95 @@
+// Oracle: the reference's _init_weights of families whose layers begin with more than normal
+// values, zeros and ones.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty.h>
+
+#include "strata/models/registry.h"
+
+namespace strata::models {
+namespace {
+
+using Check = std::function<void(const std::string& name, const at::Tensor& full)>;
+
+void for_each_weight(const char* config, const Check& check) {
+  const auto model = create_model(parse_json(config, "config.json"), {});
+  const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  for (const nn::Parameter* parameter : model->parameters()) {
+    at::Tensor full = at::empty(parameter->shape());
+    model->init_weight(*parameter, full, generator);
+    check(parameter->name(), full);
+  }
+}
+
+void expect_all(const std::string& name, const at::Tensor& full, float value) {
+  EXPECT_EQ(full.min().item<float>(), value) << name;
+  EXPECT_EQ(full.max().item<float>(), value) << name;
+}
+
+TEST(InitialValues, OfLinearAttention) {
+  int num_rates = 0;
+  for_each_weight(
+      R"({"model_type": "qwen3_5_text", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 130, "initializer_range": 0.03,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+      "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 256})",
+      [&](const std::string& name, const at::Tensor& full) {
+        if (name.ends_with(".A_log")) {
+          // log of what is spread evenly from 0.01 to 16.
+          const at::Tensor rates = full.exp();
+          EXPECT_GE(rates.min().item<float>(), 0.0099F);
+          EXPECT_LE(rates.max().item<float>(), 16.001F);
+          EXPECT_NEAR(rates.mean().item<double>(), 8.0, 1.0);
+          EXPECT_NEAR(rates.std().item<double>(), 16 / std::sqrt(12.0), 0.5);
+          ++num_rates;
+        } else if (name.ends_with(".dt_bias") || name.ends_with(".linear_attn.norm.weight")) {
+          expect_all(name, full, 1);
+        } else if (full.dim() == 1) {
+          expect_all(name, full, 0);  // norms whose weight is what they add to 1
+        } else {
+          EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+        }
+      });
+  EXPECT_EQ(num_rates, 1);
+}
+
+TEST(InitialValues, OfGemma4) {
+  for_each_weight(R"({"model_type": "gemma4_text", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "vocab_size_per_layer_input": 300, "intermediate_size": 130,
+      "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "global_head_dim": 64,
+      "hidden_size_per_layer_input": 16, "initializer_range": 0.03, "pad_token_id": 7,
+      "layer_types": ["sliding_attention", "full_attention"]})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) {
+                      expect_all(name, full, 1);
+                      return;
+                    }
+                    EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    if (name.find("embed_tokens") != std::string::npos) {
+                      EXPECT_EQ(full[7].abs().max().item<float>(), 0) << name;
+                    }
+                  });
+}
+
+TEST(InitialValues, OfLatentAttention) {
+  for_each_weight(R"({"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 130, "moe_intermediate_size": 60,
+      "first_k_dense_replace": 1, "n_routed_experts": 16, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "q_lora_rank": 40, "kv_lora_rank": 50, "initializer_range": 0.03})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (name.ends_with("e_score_correction_bias")) {
+                      expect_all(name, full, 0);
+                    } else if (full.dim() == 1) {
+                      expect_all(name, full, 1);
+                    } else {
+                      EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    }
+                  });
+}
+
+}  // namespace
+}  // namespace strata::models

@@ -1,0 +1,46 @@
+// Oracle: what the reference says of the models that its default settings describe, built on the
+// meta device: the number of parameters and the bytes of buffers.
+#include <gtest/gtest.h>
+
+#include "strata/models/registry.h"
+
+namespace strata::models {
+namespace {
+
+struct Published {
+  const char* config;
+  int64_t numel;
+  int64_t buffer_bytes;
+};
+
+constexpr Published kPublished[] = {
+    {R"({"model_type": "qwen3_5_text"})", 8953803264, 256},
+    {R"({"model_type": "qwen3_5_moe_text"})", 34660610688, 256},
+    {R"({"model_type": "qwen3_next"})", 79674391296, 256},
+    {R"({"model_type": "gemma4_text"})", 5077177856, 3080 + 30 * 4},
+    {R"({"model_type": "gemma4_text", "attention_k_eq_v": true,
+         "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0})",
+     2969470720, 3076 + 30 * 4},
+    {R"({"model_type": "deepseek_v2", "num_experts_per_tok": 6})", 38612307968, 256},
+    {R"({"model_type": "deepseek_v3"})", 671026404352, 59648},
+    {R"({"model_type": "glm4_moe_lite"})", 29943390976, 12032},
+};
+
+TEST(Models, AreAsLargeAsPublished) {
+  for (const Published& published : kPublished) {
+    const auto model = create_model(parse_json(published.config, "config.json"), {});
+    int64_t numel = 0, buffer_bytes = model->buffer_bytes();
+    for (const nn::Parameter* parameter : model->parameters()) {
+      if (parameter->is_buffer()) {
+        buffer_bytes += parameter->numel() * 4;
+      } else {
+        numel += parameter->numel();
+      }
+    }
+    EXPECT_EQ(numel, published.numel) << published.config;
+    EXPECT_EQ(buffer_bytes, published.buffer_bytes) << published.config;
+  }
+}
+
+}  // namespace
+}  // namespace strata::models
