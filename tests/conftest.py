@@ -34,6 +34,7 @@ class Inputs:
         "gemma3": tiny_llama.GEMMA3,
         "gemma4": tiny_llama.GEMMA4,
         "gemma4_small": tiny_llama.GEMMA4_SMALL,
+        "gemma4_experts": tiny_llama.GEMMA4_EXPERTS,
         "qwen3_5": tiny_llama.QWEN35,
         "qwen3_next": tiny_llama.QWEN3_NEXT,
         "olmo2": tiny_llama.OLMO2,

@@ -30,6 +30,9 @@ GEMMA3 = dict(MODEL, family="gemma3_text", head_dim=64, sliding_window=32,
               layer_types=["sliding_attention", "full_attention"] * 2)
 GEMMA4 = dict(MODEL, family="gemma4_text", head_dim=64, global_head_dim=128, sliding_window=32, num_kv_shared_layers=2,
               layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=64)
+GEMMA4_EXPERTS = dict(MODEL, family="gemma4_text", num_hidden_layers=3, head_dim=64, global_head_dim=128, sliding_window=32,
+                      layer_types=["sliding_attention"] * 2 + ["full_attention"], hidden_size_per_layer_input=0, enable_moe_block=True,
+                      num_experts=16, top_k_experts=4, moe_intermediate_size=128)
 QWEN35 = dict(MODEL, family="qwen3_5_text", head_dim=64, layer_types=["linear_attention", "full_attention"] * 2,
               linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=32, linear_value_head_dim=32)
 GEMMA = dict(MODEL, family="gemma", head_dim=64)
@@ -148,6 +151,8 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="gemma3")),
     (2, "FULL_SHARD", dict(LORA, model="gemma", bf16=True)),
     (2, "FULL_SHARD", dict(model="gemma4")),
+    (2, "FULL_SHARD", dict(model="gemma4 experts", gradient_checkpointing_mode="selective")),
+    (1, "NO_SHARD", dict(LORA, model="gemma4 experts", bf16=True, dtype="bfloat16", **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="gemma4", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="qwen3_5")),
     (1, "NO_SHARD", dict(LORA, model="qwen3_5", bf16=True, **WHOLE)),
@@ -250,7 +255,8 @@ def other_model(name, beside):
     folder.mkdir()
     if name == "gpt_oss packed":
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
-    models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4, "qwen3_5": QWEN35,
+    models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
+              "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
               "falcon 40b": FALCON_40B, "bloom": BLOOM,

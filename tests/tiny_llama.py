@@ -46,6 +46,7 @@ GEMMA4 = dict(PLAIN, family="gemma4_text", hidden_size=36, num_key_value_heads=2
 # As the small ones: vectors of each layer, and the last two layers read the keys of those before.
 GEMMA4_SMALL = dict(GEMMA4, num_hidden_layers=4, layer_types=["sliding_attention", "full_attention"] * 2, attention_k_eq_v=False,
                     num_kv_shared_layers=2, use_double_wide_mlp=True, hidden_size_per_layer_input=6, final_logit_softcapping=5.0)
+GEMMA4_EXPERTS = dict(GEMMA4, enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=12)
 GEMMA2 = dict(PLAIN, family="gemma2", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
               attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
 # Two layers of linear attention and one of attention; the ranks' rows differ in length.
@@ -165,7 +166,7 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
         vocab_size=vocab_size or size, max_position_embeddings=128, **ids, **settings))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or ".ln_" in name and name.endswith("weight"):
+            if "norm" in name or ".ln_" in name and name.endswith("weight") or name.endswith("scale"):
                 parameter.uniform_(0.7, 1.3)
             else:
                 parameter.normal_(0, 0.08)

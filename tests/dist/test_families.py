@@ -14,7 +14,7 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 # What is kept or computed again depends on the family's layers, not on what trains.
 @pytest.mark.parametrize("mode,settings", [("selective", {}), ("full", LORA)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma",
-                                    "gemma2", "gemma3", "gemma4", "gemma4_small", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4", "gpt2", "bigcode",
+                                    "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_experts", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4", "gpt2", "bigcode",
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "falcon", "falcon_40b",
                                     "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):

@@ -71,7 +71,7 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**copy.deepcopy({**base, **settings})))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or ".ln_" in name and name.endswith("weight"):
+            if "norm" in name or ".ln_" in name and name.endswith("weight") or name.endswith("scale"):
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.normal_(0, scale)
@@ -152,7 +152,7 @@ def run_reference(model, documents, balance=0):
     """Loss per trained token, logits of all tokens in order, and gradients (left in the model), also of `balance`
     times the loss that balances a mixture's experts."""
     ids, labels, mask = padded(documents)
-    if model.config.model_type in FAMILIES_WITH_EXPERTS:
+    if model.config.model_type in FAMILIES_WITH_EXPERTS or getattr(model.config, "enable_moe_block", False):
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         base.set_experts_implementation("eager")  # the grouped products need sizes of multiples of 16 bytes
     outputs = model(input_ids=ids, attention_mask=mask, **({"output_router_logits": True} if balance else {}))

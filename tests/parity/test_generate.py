@@ -70,6 +70,7 @@ MODELS = {
     "gemma4": dict(family="gemma4_text", attention_k_eq_v=True, sliding_window=6),
     "gemma4_shared": dict(family="gemma4_text", num_kv_shared_layers=2, hidden_size_per_layer_input=6, sliding_window=6,
                           final_logit_softcapping=3.0),
+    "gemma4_experts": dict(family="gemma4_text", enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=16),
     "qwen3_5": dict(family="qwen3_5_text"),
     "qwen3_next": dict(family="qwen3_next", num_hidden_layers=3, layer_types=["linear_attention"] * 2 + ["full_attention"],
                        moe_intermediate_size=16, shared_expert_intermediate_size=16),

@@ -45,12 +45,12 @@ def save_whole(folder, kind, dtype=torch.float32):
     return model.eval()
 
 
-def save_gemma4(folder):
+def save_gemma4(folder, **more):
     """With weights that published files have and nothing reads: keys and values of a layer that takes another's."""
     size = save_tokenizer(folder)
     torch.manual_seed(0)
     config = CONFIG_MAPPING["gemma4"](
-        text_config=dict(GEMMA4, vocab_size=size, vocab_size_per_layer_input=size, bos_token_id=None, eos_token_id=2, pad_token_id=0),
+        text_config=dict(GEMMA4, vocab_size=size, vocab_size_per_layer_input=size, bos_token_id=None, eos_token_id=2, pad_token_id=0, **more),
         vision_config=dict(model_type="gemma4_vision", hidden_size=16, intermediate_size=24, num_hidden_layers=1, head_dim=8,
                            num_attention_heads=2, num_key_value_heads=2, patch_size=4, position_embedding_size=64),
         audio_config=None)
@@ -59,7 +59,7 @@ def save_gemma4(folder):
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if "norm" in name or name.endswith("layer_scalar"):
                 tensor.uniform_(0.7, 1.3)
-            elif name.endswith("weight"):
+            elif name.endswith("weight") or ".experts." in name:
                 tensor.normal_(0, 0.08)
     model.save_pretrained(folder)
     file = folder / "model.safetensors"
@@ -147,8 +147,10 @@ def test_experts_of_another_shape_are_named(tmp_path):
         assert f'tensor "{name}" has shape {shape}, text_config' in text and not (tmp_path / "text").exists(), text
 
 
-def test_the_language_model_of_gemma4(tmp_path):
-    whole = save_gemma4(tmp_path / "whole")
+@pytest.mark.parametrize("more", [{}, dict(enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=16)],
+                         ids=["dense", "experts"])
+def test_the_language_model_of_gemma4(tmp_path, more):
+    whole = save_gemma4(tmp_path / "whole", **more)
     text = strata("convert", tmp_path / "whole", tmp_path / "text", "--to", "text-model")
     assert "left out: embed_vision, vision_tower" in text
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "text", output_loading_info=True)

@@ -31,6 +31,10 @@ void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& resu
   }
 }
 
+at::Tensor rows_of_inputs(const at::Tensor& matrices, bool rows_are_outputs) {
+  return rows_are_outputs ? matrices.transpose(1, 2) : matrices;
+}
+
 void add_expert_branches(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
                          double scale, at::Tensor& result) {
   const int64_t num_experts = weight.size(0);
@@ -81,7 +85,9 @@ at::Tensor merged_weight(const nn::ExpertParameter& matrices) {
   const nn::ExpertBranch& branch = *matrices.branch;
   const at::Tensor weight = matrices.weights[0]->dense_value(at::kFloat);
   at::Tensor merged = at::empty_like(weight);
-  add_expert_branches(weight, fp32_copy(branch.a), fp32_copy(branch.b), branch.scaling, merged);
+  at::Tensor of_inputs = rows_of_inputs(merged, matrices.rows_are_outputs);
+  add_expert_branches(rows_of_inputs(weight, matrices.rows_are_outputs), fp32_copy(branch.a),
+                      fp32_copy(branch.b), branch.scaling, of_inputs);
   return merged;
 }
 

@@ -21,8 +21,11 @@ struct Branch {
 // fp32 copies of some rows.
 void add_branch(const at::Tensor& weight, const Branch& branch, at::Tensor& result);
 
-// The same for the matrices [experts, in, out] of all experts; `a` and `b` as nn::ExpertBranch has
-// them, fp32.
+// The matrices of all experts as [experts, in, out], where `rows_are_outputs` a view.
+at::Tensor rows_of_inputs(const at::Tensor& matrices, bool rows_are_outputs);
+
+// add_branch() for the matrices [experts, in, out] of all experts, any strides; `a` and `b` as
+// nn::ExpertBranch has them, fp32.
 void add_expert_branches(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
                          double scale, at::Tensor& result);
 

@@ -68,8 +68,8 @@ struct RmsNormResidualFunction : torch::autograd::Function<RmsNormResidualFuncti
 }  // namespace
 
 RmsNorm::RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
-                 ops::RmsNormKind kind)
-    : weight_(path + ".weight", {hidden}, storage), eps_(eps), kind_(kind) {}
+                 ops::RmsNormKind kind, const std::string& weight)
+    : weight_(path + "." + weight, {hidden}, storage), eps_(eps), kind_(kind) {}
 
 at::Tensor RmsNorm::forward(const at::Tensor& x) {
   return RmsNormFunction::apply(NormCall{&weight_, eps_, kind_}, x);

@@ -13,9 +13,9 @@ namespace strata::nn {
 
 class RmsNorm {
  public:
-  // `path`: module path such as "model.layers.0.input_layernorm".
+  // `path`: module path such as "model.layers.0.input_layernorm"; `weight`: its name there.
   RmsNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
-          ops::RmsNormKind kind = ops::RmsNormKind::kLlama);
+          ops::RmsNormKind kind = ops::RmsNormKind::kLlama, const std::string& weight = "weight");
 
   Parameter& weight() { return weight_; }
   const Parameter& weight() const { return weight_; }

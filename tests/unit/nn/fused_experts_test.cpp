@@ -21,7 +21,11 @@ struct Layer {
     for (Parameter* p : all()) give_memory(*p);
   }
   std::vector<Parameter*> all() { return {&gate_up, &gate_up_bias, &down, &down_bias}; }
-  FusedExperts experts() { return {&gate_up, &gate_up_bias, &down, &down_bias, kGate}; }
+  FusedExperts experts() {
+    return {.gate_up = {.weight = &gate_up, .bias = &gate_up_bias},
+            .down = {.weight = &down, .bias = &down_bias},
+            .gate = kGate};
+  }
 };
 
 // Softmax over the chosen logits alone.
@@ -111,8 +115,8 @@ struct BranchedLayer : Layer {
   }
   FusedExperts experts() {
     FusedExperts experts = Layer::experts();
-    experts.gate_up_branch = &gate_up_branch;
-    experts.down_branch = &down_branch;
+    experts.gate_up.branch = &gate_up_branch;
+    experts.down.branch = &down_branch;
     return experts;
   }
 };

@@ -162,7 +162,9 @@ void AdapterParts::check_experts(const std::string& weight, const Parts& parts,
   if (!parts.a || !parts.b) fail(weight, "half a branch");
   if (shape.size() != 3) fail(weight, "branches of experts");
   const int64_t rows = shape[0] * adapters::rank_of(settings_, weight);
-  check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), {shape[2], shape[1]}, rows);
+  const bool rows_are_outputs = expert_rows_are_outputs();
+  const int64_t in = shape[rows_are_outputs ? 2 : 1], out = shape[rows_are_outputs ? 1 : 2];
+  check_branch(weight, shape_of(*parts.b), shape_of(*parts.a), {out, in}, rows);
 }
 
 void AdapterParts::check_rows(const std::string& weight, const std::vector<int64_t>& rows,

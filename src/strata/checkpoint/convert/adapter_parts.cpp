@@ -79,6 +79,12 @@ const Parts* AdapterParts::find(const std::string& weight) const {
   return found == parts_.end() ? nullptr : &found->second;
 }
 
+bool AdapterParts::expert_rows_are_outputs() const {
+  // Of the families that hold them so, gpt-oss alone has them as [experts, in, out].
+  const auto type = config_.find("model_type");
+  return type != config_.end() && *type != "gpt_oss";
+}
+
 std::string AdapterParts::module_of(const std::string& weight) const {
   const Parts* parts = find(weight);
   if (parts != nullptr && parts->is_of_experts) return weight;

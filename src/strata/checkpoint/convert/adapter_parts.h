@@ -23,7 +23,7 @@ struct Parts {
   std::optional<size_t> rows;       // of single tokens, in place of the base's
   std::optional<size_t> base;       // the base's own weight, saved because its vocabulary grew
   std::optional<size_t> lambda_b, lambda_d;  // VeRA
-  bool is_of_experts = false;  // A and B are nn::ExpertBranch's, for matrices [experts, in, out]
+  bool is_of_experts = false;                // A and B are nn::ExpertBranch's
 
   bool is_empty() const {
     return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows &&
@@ -71,6 +71,8 @@ class AdapterParts {
   const SharedProjection& projection() const { return projection_; }
   // Whether the base holds the weight as [in, out].
   bool is_transposed(const std::string& weight) const;
+  // Whether the base holds the matrices of all experts as [experts, out, in].
+  bool expert_rows_are_outputs() const;
   // The path of a weight's module, or of experts the parameter's name, as patterns know it.
   std::string module_of(const std::string& weight) const;
   // ConfigError that lists what does not fit.

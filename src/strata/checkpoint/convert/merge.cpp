@@ -277,12 +277,14 @@ class Merger {
     return with_branch(weight, branch);
   }
 
-  // `weight` [experts, in, out].
   at::Tensor with_expert_branches(const std::string& name, const at::Tensor& weight,
                                   const adapters::Branch& branch) const {
-    at::Tensor result = result_for(weight);
+    const at::Tensor result = result_for(weight);
     const double scale = scale_of(name, branch.a.size(0) / weight.size(0));
-    adapters::add_expert_branches(weight, branch.a, branch.b, scale, result);
+    const bool rows_are_outputs = parts_.expert_rows_are_outputs();
+    at::Tensor of_inputs = adapters::rows_of_inputs(result, rows_are_outputs);
+    adapters::add_expert_branches(adapters::rows_of_inputs(weight, rows_are_outputs), branch.a,
+                                  branch.b, scale, of_inputs);
     return result;
   }
 

@@ -104,12 +104,18 @@ Gemma4DecoderLayer::Gemma4DecoderLayer(const Gemma4Config& c, int64_t index, at:
       scalar_(path_ + ".layer_scalar", {1}, storage) {
   scalar_.set_buffer();
   if (c.per_layer_size != 0) vector_.emplace(c, path_, storage);
+  if (!c.experts) return;
+  mixture_.emplace(c, path_, storage);
+  mlp_branch_norm_.emplace(path_ + ".post_feedforward_layernorm_1", c.llama.hidden_size,
+                           c.llama.rms_norm_eps, storage, c.llama.norm_kind);
 }
 
 std::vector<nn::Linear*> Gemma4DecoderLayer::linears() {
   std::vector<nn::Linear*> list = attention_.linears();
   for (nn::Linear* layer : mlp_.linears()) list.push_back(layer);
   if (vector_) list.insert(list.end(), {&vector_->gate, &vector_->projection});
+  if (!mixture_) return list;
+  for (nn::Linear* layer : mixture_->linears()) list.push_back(layer);
   return list;
 }
 
@@ -120,11 +126,21 @@ std::vector<nn::Parameter*> Gemma4DecoderLayer::parameters() {
   for (nn::RmsNorm* norm : {&input_norm_, &attention_norm_, &mlp_input_norm_, &mlp_norm_}) {
     list.push_back(&norm->weight());
   }
-  if (!vector_) return list;
-  vector_->gate.append_parameters(list);
-  vector_->projection.append_parameters(list);
-  list.push_back(&vector_->norm.weight());
+  if (vector_) {
+    vector_->gate.append_parameters(list);
+    vector_->projection.append_parameters(list);
+    list.push_back(&vector_->norm.weight());
+  }
+  if (!mixture_) return list;
+  mixture_->append_parameters(list);
+  list.push_back(&mlp_branch_norm_->weight());
+  mixture_->append_norms(list);
   return list;
+}
+
+std::vector<nn::ExpertParameter*> Gemma4DecoderLayer::expert_parameters() {
+  if (mixture_) return mixture_->expert_parameters();
+  return {};
 }
 
 std::vector<int> Gemma4DecoderLayer::reads() const {
@@ -141,8 +157,9 @@ at::Tensor Gemma4DecoderLayer::attend(const at::Tensor& x, const nn::ForwardCont
 
 at::Tensor Gemma4DecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = mlp_input_norm_.forward_with_residual(x);
-  const at::Tensor y =
+  at::Tensor y =
       nn::linear_shared_input({&mlp_.down_proj()}, mlp_.gated(normed, context), context)[0];
+  if (mixture_) y = mlp_branch_norm_->forward(y) + mixture_->forward(residual, context);
   return residual + mlp_norm_.forward(y);
 }
 

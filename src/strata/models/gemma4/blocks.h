@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "strata/models/gemma4/attention.h"
+#include "strata/models/gemma4/mixture.h"
 #include "strata/models/llama/blocks.h"
 #include "strata/models/llama/mlp.h"
 
@@ -46,7 +47,7 @@ class Gemma4Embedding final : public Block, public HasRowScale {
   std::optional<nn::RmsNorm> norm_;
 };
 
-class Gemma4DecoderLayer final : public Block {
+class Gemma4DecoderLayer final : public Block, public HasFusedLinears {
  public:
   // `rope`: of the layer's kind, shared, must outlive it.
   Gemma4DecoderLayer(const Gemma4Config& config, int64_t index, at::ScalarType storage,
@@ -57,6 +58,8 @@ class Gemma4DecoderLayer final : public Block {
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
+  std::vector<std::vector<nn::Linear*>> fused_linears() override { return {}; }
+  std::vector<nn::ExpertParameter*> expert_parameters() override;
   std::vector<Shelved> makes() const override { return attention_.makes(); }
   std::vector<int> reads() const override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
@@ -80,6 +83,8 @@ class Gemma4DecoderLayer final : public Block {
   nn::RmsNorm input_norm_, attention_norm_, mlp_input_norm_, mlp_norm_;
   nn::Parameter scalar_;  // a buffer of the reference, of one number
   std::optional<LayerVector> vector_;
+  std::optional<Gemma4Mixture> mixture_;        // beside the MLP
+  std::optional<nn::RmsNorm> mlp_branch_norm_;  // of what the MLP gives, with mixture_
 };
 
 }  // namespace strata::models

@@ -44,11 +44,6 @@ void refuse(const ConfigReader& config, const Gemma4Config& c) {
         "checkpoint that predicts the next token",
         config.at("use_bidirectional_attention").dump());
   }
-  if (config.boolean("enable_moe_block", false)) {
-    throw ConfigError(
-        "config.json: found enable_moe_block = True, expected False; use a checkpoint without "
-        "experts, such as gemma-4-31B");
-  }
   if (c.llama.attention_dropout != 0) {
     throw ConfigError("config.json: found attention_dropout = {}, expected 0; set it to 0",
                       c.llama.attention_dropout);
@@ -243,6 +238,24 @@ void parse_rotations(const ConfigReader& config, Gemma4Config& c) {
       rotation(false, "sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}});
 }
 
+int64_t required(const ConfigReader& config, const char* key) {
+  if (config.has(key)) return config.positive_integer(key, 1);
+  throw FormatError(
+      "config.json: found enable_moe_block = True and no {}, expected a number; add it to the file",
+      key);
+}
+
+std::optional<Gemma4Experts> parse_experts(const ConfigReader& config) {
+  if (!config.boolean("enable_moe_block", false)) return {};
+  const Gemma4Experts experts{.count = required(config, "num_experts"),
+                              .per_token = required(config, "top_k_experts"),
+                              .intermediate_size = required(config, "moe_intermediate_size")};
+  if (experts.per_token <= experts.count) return experts;
+  throw FormatError(
+      "config.json: found top_k_experts = {}, expected at most num_experts = {}; fix the file",
+      experts.per_token, experts.count);
+}
+
 int64_t parse_per_layer_size(const ConfigReader& config) {
   // 0 and null say that there is none.
   if (config.json().contains("hidden_size_per_layer_input")) {
@@ -278,6 +291,7 @@ Gemma4Config parse_gemma4_config(const Json& json) {
   parse_sharing(config, c);
   parse_rotations(config, c);
   c.per_layer_size = parse_per_layer_size(config);
+  c.experts = parse_experts(config);
   c.per_layer_vocab_size = config.positive_integer("vocab_size_per_layer_input", 262144);
   if (c.per_layer_size != 0 && c.per_layer_vocab_size < llama.vocab_size) {
     throw ConfigError(

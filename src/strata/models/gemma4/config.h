@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "strata/models/llama/config.h"
@@ -23,12 +24,20 @@ struct Gemma4Layer {
   int64_t intermediate_size = 9216;
 };
 
+// Beside the MLP of each layer.
+struct Gemma4Experts {
+  int64_t count;
+  int64_t per_token;
+  int64_t intermediate_size;
+};
+
 struct Gemma4Config {
   LlamaConfig llama;  // what all layers share; of its rotations `local_rope` is always there
   std::vector<Gemma4Layer> layers;
   // Channels of a token's vector for each layer, from a table of its own; 0: there is none.
   int64_t per_layer_size = 256;
   int64_t per_layer_vocab_size = 262144;
+  std::optional<Gemma4Experts> experts = {};
 };
 
 Gemma4Config parse_gemma4_config(const Json& config);

@@ -5,22 +5,10 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/nn/experts/expert_parameter.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
-namespace {
-
-nn::ExpertParameter matrices_of(nn::Parameter& weight) {
-  const std::vector<int64_t>& shape = weight.shape();
-  return {.name = weight.name(),
-          .num_experts = shape[0],
-          .in_features = shape[1],
-          .out_features = shape[2],
-          .weights = {&weight}};
-}
-
-}  // namespace
-
 GptOssMixture::GptOssMixture(const GptOssConfig& c, const std::string& path, at::ScalarType storage)
     : options_(c.router),
       router_(path + ".router", {.in_features = c.llama.hidden_size,
@@ -34,12 +22,10 @@ GptOssMixture::GptOssMixture(const GptOssConfig& c, const std::string& path, at:
       down_(path + ".experts.down_proj",
             {c.num_experts, c.llama.intermediate_size, c.llama.hidden_size}, storage),
       down_bias_(path + ".experts.down_proj_bias", {c.num_experts, c.llama.hidden_size}, storage),
-      gate_up_matrices_(matrices_of(gate_up_)),
-      down_matrices_(matrices_of(down_)),
-      experts_{.gate_up = &gate_up_,
-               .gate_up_bias = &gate_up_bias_,
-               .down = &down_,
-               .down_bias = &down_bias_,
+      gate_up_matrices_(nn::expert_parameter(gate_up_, /*rows_are_outputs=*/false)),
+      down_matrices_(nn::expert_parameter(down_, /*rows_are_outputs=*/false)),
+      experts_{.gate_up = {.weight = &gate_up_, .bias = &gate_up_bias_},
+               .down = {.weight = &down_, .bias = &down_bias_},
                .gate = c.gate} {}
 
 void GptOssMixture::append_parameters(std::vector<nn::Parameter*>& list) {
@@ -51,8 +37,8 @@ void GptOssMixture::append_parameters(std::vector<nn::Parameter*>& list) {
 at::Tensor GptOssMixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                                    const nn::ForwardContext& context) {
   const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0];
-  experts_.gate_up_branch = gate_up_matrices_.branch.get();
-  experts_.down_branch = down_matrices_.branch.get();
+  experts_.gate_up.branch = gate_up_matrices_.branch.get();
+  experts_.down.branch = down_matrices_.branch.get();
   return nn::add_fused_experts_last(experts_, normed, residual,
                                     nn::route(logits, options_, context), context);
 }

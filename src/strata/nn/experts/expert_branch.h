@@ -34,6 +34,7 @@ struct ExpertParameter {
   int64_t in_features;
   int64_t out_features;
   std::vector<Parameter*> weights;  // what it is made of here
+  bool rows_are_outputs = false;    // [experts, out, in]; else [experts, in, out]
   std::unique_ptr<ExpertBranch> branch = {};
 
   void append_branch(std::vector<Parameter*>& list) const;

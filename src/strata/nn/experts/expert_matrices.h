@@ -8,13 +8,13 @@
 
 namespace strata::nn {
 
-// Of a parameter [experts, in, out]. Memory: one matrix in `type` where they rest in codes.
+// Of a parameter [experts, rows, columns]. Memory: one matrix in `type` where they rest in codes.
 // Threads: one where they do.
 class ExpertMatrices {
  public:
   // `type`: that of the activations. Requires: `weight` is gathered, and outlives this.
   ExpertMatrices(const Parameter& weight, at::ScalarType type);
-  // [in, out]; of codes until the next call.
+  // [rows, columns]; of codes until the next call.
   at::Tensor of(size_t expert) const;
 
  private:

@@ -12,6 +12,7 @@
 #include "strata/ops/clamped_swiglu.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/row_sums.h"
+#include "strata/ops/swiglu.h"
 
 namespace strata::nn {
 namespace {
@@ -29,12 +30,42 @@ struct FusedCall {
 // Of codes one matrix is decoded at a time.
 void visit_experts(const FusedCall& call, const std::function<void(size_t)>& visit) {
   const FusedExperts& experts = call.experts;
-  const bool has_codes = experts.gate_up->quantization() || experts.down->quantization();
+  const bool has_codes =
+      experts.gate_up.weight->quantization() || experts.down.weight->quantization();
   for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu() && !has_codes, visit);
 }
 
-bool needs_input(const FusedExperts& experts) {
-  return experts.gate_up->requires_grad() || experts.gate_up_branch != nullptr;
+bool needs_input(const FusedMatrices& matrices) {
+  return matrices.weight->requires_grad() || matrices.branch != nullptr;
+}
+
+// Gate and up as halves of each row.
+struct Halves {
+  at::Tensor gate, up;
+};
+
+Halves halves_of(const at::Tensor& gate_up) {
+  const int64_t width = gate_up.size(1) / 2;
+  return {gate_up.narrow(1, 0, width), gate_up.narrow(1, width, width)};
+}
+
+at::Tensor gated(const at::Tensor& gate_up, const FusedGate& gate) {
+  if (const auto* clamped = std::get_if<ops::ClampedGate>(&gate)) {
+    return ops::clamped_swiglu(gate_up, *clamped);
+  }
+  const auto [gates, ups] = halves_of(gate_up);
+  const bool is_silu = std::get<ops::GateKind>(gate) == ops::GateKind::kSilu;
+  return is_silu ? ops::swiglu(gates, ups) : ops::geglu(gates, ups);
+}
+
+// Turns `gate_up` into its gradient.
+void gated_backward_(const at::Tensor& gate_up, const at::Tensor& dy, const FusedGate& gate) {
+  if (const auto* clamped = std::get_if<ops::ClampedGate>(&gate)) {
+    return ops::clamped_swiglu_backward_(gate_up, dy, *clamped);
+  }
+  auto [gates, ups] = halves_of(gate_up);
+  const bool is_silu = std::get<ops::GateKind>(gate) == ops::GateKind::kSilu;
+  (is_silu ? ops::swiglu_backward : ops::geglu_backward)(dy, gates, ups, gates, ups);
 }
 
 at::Tensor part(const at::Tensor& all, size_t expert) {
@@ -42,29 +73,28 @@ at::Tensor part(const at::Tensor& all, size_t expert) {
 }
 
 // x W[e] + b[e], for the rows of each expert, and what the branch adds.
-at::Tensor project(const FusedCall& call, const at::Tensor& x, const Parameter& weight,
-                   const Parameter& bias, const ExpertBranch* branch) {
-  const at::Tensor y = at::empty({x.size(0), weight.shape()[2]}, x.options());
-  const ExpertMatrices matrices(weight, x.scalar_type());
+at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatrices& m) {
+  const at::Tensor y = at::empty({x.size(0), m.out_features()}, x.options());
+  const ExpertMatrices matrices(*m.weight, x.scalar_type());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
     const at::Tensor of_expert = rows_of(y, call.rows, e);
-    of_expert.copy_(part(bias.value(), e).expand(of_expert.sizes()));
-    ops::matmul_into(of_expert, rows_of(x, call.rows, e), matrices.of(e), {}, /*beta=*/1);
+    if (m.bias != nullptr) of_expert.copy_(part(m.bias->value(), e).expand(of_expert.sizes()));
+    ops::matmul_into(of_expert, rows_of(x, call.rows, e), matrices.of(e), {.b = m.rows_are_outputs},
+                     /*beta=*/m.bias != nullptr ? 1 : 0);
   });
-  if (branch != nullptr) add_expert_branch_({y}, x, *branch, call.rows);
+  if (m.branch != nullptr) add_expert_branch_({y}, x, *m.branch, call.rows);
   return y;
 }
 
 // dy W[e]^T.
-at::Tensor project_back(const FusedCall& call, const at::Tensor& dy, const Parameter& weight) {
-  const at::Tensor dx = at::empty({dy.size(0), weight.shape()[1]}, dy.options());
-  const ExpertMatrices matrices(weight, dy.scalar_type());
+at::Tensor project_back(const FusedCall& call, const at::Tensor& dy, const FusedMatrices& m) {
+  const at::Tensor dx = at::empty({dy.size(0), m.in_features()}, dy.options());
+  const ExpertMatrices matrices(*m.weight, dy.scalar_type());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
     ops::matmul_into(rows_of(dx, call.rows, e), rows_of(dy, call.rows, e), matrices.of(e),
-                     {.b = true},
-                     /*beta=*/0);
+                     {.b = !m.rows_are_outputs}, /*beta=*/0);
   });
   return dx;
 }
@@ -86,16 +116,38 @@ void write_gradient(const FusedCall& call, Parameter& parameter, const at::Tenso
   });
 }
 
+void write_weight_gradient(const FusedCall& call, const FusedMatrices& m, const at::Tensor& x,
+                           const at::Tensor& dy) {
+  m.rows_are_outputs ? write_gradient(call, *m.weight, dy, x)
+                     : write_gradient(call, *m.weight, x, dy);
+}
+
 // What the bias of down gives the gradient of each row's weight, fp32 [S, 1].
-at::Tensor products_with_bias(const FusedCall& call, const at::Tensor& dy) {
+at::Tensor products_with_bias(const FusedCall& call, const at::Tensor& dy,
+                              const Parameter& biases) {
   const at::Tensor products = at::empty({dy.size(0), 1}, dy.options().dtype(at::kFloat));
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
-    const at::Tensor bias = part(call.experts.down_bias->value(), e).unsqueeze(1);
+    const at::Tensor bias = part(biases.value(), e).unsqueeze(1);
     ops::matmul_into(rows_of(products, call.rows, e), rows_of(dy, call.rows, e), bias, {},
                      /*beta=*/0);
   });
   return products;
+}
+
+// Of down, from dy [T, hidden]: writes its gradients and returns that of its input, of rows whose
+// weight is not yet applied. `scaled`: its input times the weights, where that is needed.
+at::Tensor backward_down(const FusedCall& call, const at::Tensor& dy_rows, at::Tensor scaled,
+                         const at::Tensor& scales) {
+  const FusedMatrices& down = call.experts.down;
+  write_weight_gradient(call, down, scaled, dy_rows);
+  if (down.branch == nullptr) scaled.reset();
+  if (down.bias != nullptr) write_gradient(call, *down.bias, scales, dy_rows);
+  const at::Tensor dgated = project_back(call, dy_rows, down);
+  if (down.branch != nullptr) {
+    expert_branch_backward({dy_rows}, scaled, *down.branch, call.rows, dgated);
+  }
+  return dgated;
 }
 
 // From dy [T, hidden] back to the gates: writes the gradients of down and its biases, turns
@@ -104,41 +156,39 @@ at::Tensor backward_out(const FusedCall& call, const at::Tensor& dy, const at::T
                         const at::Tensor& gate_up) {
   const FusedExperts& experts = call.experts;
   const at::Tensor dy_rows = spread(dy, call.rows);
-  // The router rounded them to this type before.
+  // A router that rounds has rounded them to this type before.
   const at::Tensor scales = weights_of_rows(weights, call.rows).to(gate_up.scalar_type());
-  at::Tensor gated = ops::clamped_swiglu(gate_up, experts.gate);
+  at::Tensor values = gated(gate_up, experts.gate);
   // With the row's weight at the gated side, the result of down is needed for no gradient.
-  const bool needs_gated = experts.down->requires_grad() || experts.down_branch != nullptr;
-  at::Tensor scaled = needs_gated ? gated * scales : at::Tensor();
-  write_gradient(call, *experts.down, scaled, dy_rows);
-  if (experts.down_branch == nullptr) scaled.reset();
-  write_gradient(call, *experts.down_bias, scales, dy_rows);
-  const at::Tensor dgated = project_back(call, dy_rows, *experts.down);
-  if (experts.down_branch != nullptr) {
-    expert_branch_backward({dy_rows}, scaled, *experts.down_branch, call.rows, dgated);
+  at::Tensor scaled = needs_input(experts.down) ? values * scales : at::Tensor();
+  const at::Tensor dgated = backward_down(call, dy_rows, std::move(scaled), scales);
+  at::Tensor of_bias;
+  if (experts.down.bias != nullptr) {
+    of_bias = products_with_bias(call, dy_rows, *experts.down.bias);
   }
-  const at::Tensor of_bias = products_with_bias(call, dy_rows);
   const ActivityTimer timer(Activity::kElementWise);
   const at::Tensor dscales =
-      gated.mul_(dgated).sum(at::IntArrayRef{1}, /*keepdim=*/true, at::kFloat).add_(of_bias);
+      values.mul_(dgated).sum(at::IntArrayRef{1}, /*keepdim=*/true, at::kFloat);
+  if (of_bias.defined()) dscales.add_(of_bias);
   dgated.mul_(scales);
-  ops::clamped_swiglu_backward_(gate_up, dgated, experts.gate);
+  gated_backward_(gate_up, dgated, experts.gate);
   return weights_of_tokens(dscales.squeeze(1), call.rows, weights);
 }
 
 // Writes the gradients of gate_up and its biases and, where it is wanted, returns that of x.
 at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Tensor& dgate_up,
                        int64_t num_tokens, bool wants_dx) {
-  const FusedExperts& experts = call.experts;
+  const FusedMatrices& m = call.experts.gate_up;
   at::Tensor input = x.defined() ? spread(x, call.rows) : x;
-  write_gradient(call, *experts.gate_up, input, dgate_up);
-  if (experts.gate_up_branch == nullptr) input.reset();
-  write_gradient(call, *experts.gate_up_bias, at::ones({dgate_up.size(0), 1}, dgate_up.options()),
-                 dgate_up);
+  write_weight_gradient(call, m, input, dgate_up);
+  if (m.branch == nullptr) input.reset();
+  if (m.bias != nullptr) {
+    write_gradient(call, *m.bias, at::ones({dgate_up.size(0), 1}, dgate_up.options()), dgate_up);
+  }
   at::Tensor dinput;
-  if (wants_dx) dinput = project_back(call, dgate_up, *experts.gate_up);
-  if (experts.gate_up_branch != nullptr) {
-    expert_branch_backward({dgate_up}, input, *experts.gate_up_branch, call.rows, dinput);
+  if (wants_dx) dinput = project_back(call, dgate_up, m);
+  if (m.branch != nullptr) {
+    expert_branch_backward({dgate_up}, input, *m.branch, call.rows, dinput);
   }
   if (!wants_dx) return {};
   return ops::row_sums(dinput, call.rows.place, num_tokens, {});
@@ -148,16 +198,14 @@ struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
   static at::Tensor forward(AutogradContext* context, FusedCall call, const at::Tensor& x,
                             const at::Tensor& weights, const at::Tensor& residual) {
     const FusedExperts& experts = call.experts;
-    const at::Tensor gate_up = project(call, spread(x, call.rows), *experts.gate_up,
-                                       *experts.gate_up_bias, experts.gate_up_branch);
+    const at::Tensor gate_up = project(call, spread(x, call.rows), experts.gate_up);
     at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
     if (call.wants_output) {
-      const at::Tensor out = project(call, ops::clamped_swiglu(gate_up, experts.gate),
-                                     *experts.down, *experts.down_bias, experts.down_branch);
+      const at::Tensor out = project(call, gated(gate_up, experts.gate), experts.down);
       y = ops::row_sums(out, call.rows.place, x.size(0), weights);
       y.add_(residual);
     }
-    const bool keeps_input = needs_input(experts);
+    const bool keeps_input = needs_input(experts.gate_up);
     if (!keeps_input) call.remake = nullptr;
     context->save_for_backward({keeps_input && !call.remake ? x : at::Tensor(), gate_up, weights});
     save_state(context, std::move(call));

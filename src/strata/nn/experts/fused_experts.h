@@ -1,8 +1,10 @@
-// The experts of gpt-oss, of which all matrices of a kind are one parameter: gated MLPs with biases
-// and a gate that is clamped. Owns: the autograd function over all experts. Never: the choice
+// Experts of which all matrices of a kind are one parameter: gated MLPs, of gpt-oss with biases and
+// a gate that is clamped. Owns: the autograd function over all experts. Never: the choice
 // (nn/experts/router.h), the order of rows (nn/experts/expert_rows.h), experts of layers of their
-// own (nn/experts/experts.h). Source: transformers GptOssExperts.
+// own (nn/experts/experts.h). Source: transformers GptOssExperts, Gemma4TextExperts.
 #pragma once
+
+#include <variant>
 
 #include <ATen/core/Tensor.h>
 
@@ -16,18 +18,26 @@
 
 namespace strata::nn {
 
-// E experts.
-struct FusedExperts {
-  // Both matrices may rest in codes.
-  Parameter* gate_up;       // [E, hidden, 2 * intermediate], gate and up of a channel side by side
-  Parameter* gate_up_bias;  // [E, 2 * intermediate]
-  Parameter* down;          // [E, intermediate, hidden]
-  Parameter* down_bias;     // [E, hidden]
-  ops::ClampedGate gate;
-  ExpertBranch* gate_up_branch = nullptr;  // of gate_up and down; null: there is none
-  ExpertBranch* down_branch = nullptr;
+// Of E experts.
+struct FusedMatrices {
+  Parameter* weight;               // [E, in, out]; may rest in codes
+  Parameter* bias = nullptr;       // [E, out]; null: there is none
+  bool rows_are_outputs = false;   // `weight` is [E, out, in]
+  ExpertBranch* branch = nullptr;  // null: there is none
 
-  int64_t num_experts() const { return gate_up->shape()[0]; }
+  int64_t in_features() const { return weight->shape()[rows_are_outputs ? 2 : 1]; }
+  int64_t out_features() const { return weight->shape()[rows_are_outputs ? 1 : 2]; }
+};
+
+// Clamped: gate and up of a channel lie side by side; else as halves, gate first.
+using FusedGate = std::variant<ops::ClampedGate, ops::GateKind>;
+
+struct FusedExperts {
+  FusedMatrices gate_up;  // [hidden] -> [2 * intermediate]
+  FusedMatrices down;
+  FusedGate gate;
+
+  int64_t num_experts() const { return gate_up.weight->shape()[0]; }
 };
 
 // As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up or its

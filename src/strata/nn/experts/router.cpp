@@ -81,7 +81,39 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
   }
 };
 
+struct ScaleFunction : torch::autograd::Function<ScaleFunction> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& weights,
+                            const at::Tensor& experts, Parameter* scales) {
+    const ActivityTimer timer(Activity::kElementWise);
+    context->save_for_backward({weights, experts});
+    save_state(context, scales);
+    return weights * of_experts(*scales, experts);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const ActivityTimer timer(Activity::kElementWise);
+    const variable_list saved = context->get_saved_variables();
+    Parameter& scales = *load_state<Parameter*>(context);
+    if (scales.requires_grad()) {
+      // Sums by index_put_() have one order on every device.
+      const at::Tensor sums = at::zeros(scales.shape(), gradients[0].options());
+      sums.index_put_({saved[1].flatten()}, (gradients[0] * saved[0]).flatten(),
+                      /*accumulate=*/true);
+      scales.accumulate_grad(sums);
+    }
+    return {gradients[0] * of_experts(scales, saved[1]), at::Tensor(), at::Tensor()};
+  }
+
+  static at::Tensor of_experts(const Parameter& scales, const at::Tensor& experts) {
+    return scales.value().to(at::kFloat).index_select(0, experts.flatten()).view(experts.sizes());
+  }
+};
+
 }  // namespace
+
+Routing scaled_by_expert(const Routing& routing, Parameter& scales) {
+  return {ScaleFunction::apply(routing.weights, routing.experts, &scales), routing.experts};
+}
 
 Routing route(const at::Tensor& logits, const RouterOptions& options,
               const ForwardContext& context) {

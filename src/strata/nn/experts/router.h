@@ -10,6 +10,7 @@
 
 #include "strata/nn/batch.h"
 #include "strata/nn/experts/expert_groups.h"
+#include "strata/nn/parameter.h"
 
 namespace strata::nn {
 
@@ -32,5 +33,8 @@ struct Routing {
 // Memory: keeps the probabilities, fp32 [T, experts].
 Routing route(const at::Tensor& logits, const RouterOptions& options,
               const ForwardContext& context);
+
+// The same with weights times the number of each expert in `scales` [experts].
+Routing scaled_by_expert(const Routing& routing, Parameter& scales);
 
 }  // namespace strata::nn
