@@ -58,6 +58,7 @@ class Inputs:
         "glm4_moe": tiny_llama.GLM4_MOE,
         "deepseek_v2": tiny_llama.DEEPSEEK_V2,
         "deepseek_v3": tiny_llama.DEEPSEEK_V3,
+        "glm4_moe_lite": tiny_llama.GLM_FLASH,
         "gpt_oss": tiny_llama.GPT_OSS,
         "sparse_mixture": dict(tiny_llama.QWEN3_MOE, num_experts=60, router_aux_loss_coef=0.001),
         "llama2": dict(tiny_llama.PLAIN, llama2=330),

@@ -98,6 +98,9 @@ DEEPSEEK_V2 = dict(PLAIN, family="deepseek_v2", num_key_value_heads=4, q_lora_ra
                                         original_max_position_embeddings=64))
 DEEPSEEK_V3 = dict(DEEPSEEK_V2, family="deepseek_v3", q_lora_rank=10, v_head_dim=10, attention_bias=True, topk_method="noaux_tc",
                    routed_scaling_factor=1.5, rope_parameters=dict(rope_type="default", rope_theta=10000.0))
+GLM_FLASH = dict(DEEPSEEK_V3, family="glm4_moe_lite", attention_bias=False)
+for key in ("topk_method", "first_k_dense_replace"):
+    del GLM_FLASH[key]
 # Experts that are one parameter, attention with sinks; the limit cuts some values.
 GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)

@@ -1,5 +1,7 @@
 """Oracle: transformers' DeepSeek-V2, DeepSeek-V3 and GLM-4.7-Flash: latent attention beside an MLP or a mixture."""
 
+import json
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -35,12 +37,21 @@ CONFIGS = {
                         n_routed_experts=33, num_experts_per_tok=1, norm_topk_prob=False, rope_parameters=FAST),
     "flash_dense": dict(family="glm4_moe_lite", mlp_layer_types=["dense"] * 2, q_lora_rank=None, rope_parameters=FAST),
 }
-WITHOUT_EXPERTS = sorted(name for name in CONFIGS if name.endswith("dense"))
+# Where every token has all experts rounding chooses none.
+ALL_EXPERTS = dict(n_routed_experts=3, num_experts_per_tok=3)
+CONFIGS |= {"v2_all_experts": dict(ALL_EXPERTS, family="deepseek_v2", routed_scaling_factor=1.7, rope_parameters=FAST),
+            "v3_all_experts": dict(ALL_EXPERTS, family="deepseek_v3", rope_parameters=FAST),
+            "v2_other_name": dict(family="deepseek_v2", n_routed_experts=7, rope_parameters=FAST)}
+CHOOSING_NONE = sorted(name for name in CONFIGS if name.endswith(("dense", "all_experts")))
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_equals_transformers(tmp_path, name):
     save_checkpoint(tmp_path, **CONFIGS[name])
+    if name == "v2_other_name":
+        config = json.loads((tmp_path / "config.json").read_text())
+        config["num_experts"] = config.pop("n_routed_experts")
+        (tmp_path / "config.json").write_text(json.dumps(dict(config, num_local_experts=3)))  # of other families
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     documents = make_documents(LENGTHS)
     loss, logits = run_reference(model, documents)
@@ -49,7 +60,7 @@ def test_equals_transformers(tmp_path, name):
     assert report["parameters"] == [name for name, _ in gradients_of(model)]
 
 
-@pytest.mark.parametrize("name", WITHOUT_EXPERTS)
+@pytest.mark.parametrize("name", CHOOSING_NONE)
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name):
     save_checkpoint(tmp_path, scale=0.04, **CONFIGS[name])
     ours, theirs = [], []
@@ -89,7 +100,13 @@ def without(key):
     ("deepseek_v2", dict(moe_layer_freq=2), "found moe_layer_freq = 2, expected 1"),
     ("deepseek_v2", dict(mlp_bias=True), "found mlp_bias = true, expected false"),
     ("deepseek_v2", without("num_experts_per_tok"), "found no num_experts_per_tok"),
-    ("deepseek_v2", dict(qk_rope_head_dim=3), "an even number because rotary positions turn pairs"),
+    ("deepseek_v2", dict(qk_rope_head_dim=3), "found qk_rope_head_dim = 3, expected an even number because rotary positions turn pairs"),
+    ("deepseek_v2", dict(topk_method="group_limited_greedy", n_group=None), "found no n_group, expected a number"),
+    ("deepseek_v2", dict(num_experts=5), "found n_routed_experts = 6 and num_experts = 5, expected one number"),
+    ("deepseek_v3", dict(topk_group=None), "found topk_group = None, expected a number"),
+    ("deepseek_v3", dict(first_k_dense_replace=None), "found first_k_dense_replace = None, expected a number"),
+    ("glm4_moe_lite", dict(head_dim=8), "found qk_rope_head_dim = 4 and head_dim = 8, expected one number"),
+    ("glm4_moe_lite", dict(partial_rotary_factor=0.5, rope_parameters=None), "by which 2 of qk_rope_head_dim = 4 channels turn, expected 1"),
     ("deepseek_v2", dict(topk_method="group_limited_greedy", n_group=4), "found n_group = 4, expected groups of one or more of n_routed_experts = 6"),
     ("deepseek_v2", dict(kv_lora_rank=0), "found kv_lora_rank = 0, expected an integer of at least 1"),
     ("deepseek_v2", dict(q_lora_rank=7), '"model.layers.0.self_attn.q_a_proj.weight"'),

@@ -43,6 +43,7 @@ MODELS = {
                      moe_intermediate_size=16),
     "deepseek_v2": dict(family="deepseek_v2", q_lora_rank=None, moe_intermediate_size=16, topk_method="group_limited_greedy",
                         n_group=3, topk_group=2),
+    "glm4_moe_lite": dict(family="glm4_moe_lite", v_head_dim=10, moe_intermediate_size=16),
     "deepseek_v3": dict(family="deepseek_v3", n_group=3, topk_group=2, moe_intermediate_size=16),
     "gpt_oss": dict(family="gpt_oss", num_key_value_heads=2, sliding_window=6, intermediate_size=24),
     "gpt2": dict(family="gpt2", n_head=2),
@@ -102,10 +103,10 @@ PLAIN_LAYERS += ["phi", "falcon", "falcon_40b", "bloom"]
 WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm"]  # which has no default targets there
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
-OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + ["deepseek_v3"]
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + ["deepseek_v3", "glm4_moe_lite"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
-    ("deepseek_v3", "none"), ("deepseek_v3", "prompt")] + [
+    ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [
     (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [

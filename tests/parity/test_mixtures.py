@@ -23,6 +23,8 @@ MODELS = {"qwen3_moe": dict(family="qwen3_moe", num_key_value_heads=2, norm_topk
           # Beside the experts MLPs of the same names, which PEFT never adapts here.
           "glm4_moe": dict(family="glm4_moe", num_hidden_layers=3, num_key_value_heads=2, use_qk_norm=True, n_group=2,
                            topk_group=1),
+          "deepseek_v2": dict(family="deepseek_v2", q_lora_rank=None, topk_method="group_limited_greedy", n_group=3, topk_group=2),
+          "glm4_moe_lite": dict(family="glm4_moe_lite", q_lora_rank=None),
           "deepseek_v3": dict(family="deepseek_v3", q_lora_rank=None, num_hidden_layers=3, n_group=2, topk_group=1)}
 
 
@@ -223,7 +225,7 @@ def test_merged_experts_are_those_that_peft_merges(tmp_path, name, targets):
     assert found.keys() == expected.keys()
     for key, weight in expected.items():
         assert relative_error(found[key], weight) < 1e-6, key
-        is_beside = settings["family"] in ("glm4_moe", "deepseek_v3") and ("shared_experts" in key or "layers.0.mlp" in key)
+        is_beside = settings["family"] in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite") and ("shared_experts" in key or "layers.0.mlp" in key)
         is_adapted = not is_beside and (
             key.endswith(("gate.weight", "w1.weight", "w2.weight", "w3.weight")) or ".experts." in key or (
                 targets == "all-linear" and "_proj" in key))

@@ -55,6 +55,8 @@ GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=
 BIGCODE = dict(family="gpt_bigcode", n_embd=64, n_inner=128)
 QWEN35 = dict(family="qwen3_5_text", head_dim=16, linear_key_head_dim=16, linear_value_head_dim=16)
 GEMMA4 = dict(family="gemma4_text", head_dim=16, global_head_dim=32, hidden_size_per_layer_input=64, num_kv_shared_layers=2)
+GEMMA4_EXPERTS = dict(family="gemma4_text", head_dim=16, global_head_dim=32, enable_moe_block=True, num_experts=3, top_k_experts=3,
+                      moe_intermediate_size=16)
 NEOX = dict(family="gpt_neox", rotary_pct=0.5)
 # Norms stay as they are in the file, Gemma's distances from 1 too.
 OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method, family in (
@@ -69,7 +71,7 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     (base, "all", dict(family=family)) for base, family in (
         ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "stablelm"),
         ("nf4", "bloom"), ("int8", "bloom"))] + [
-    (base, "all", family) for base in ("nf4", "int8") for family in (QWEN35, GEMMA4)]
+    (base, "all", family) for base in ("nf4", "int8") for family in (QWEN35, GEMMA4, GEMMA4_EXPERTS)]
 
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)

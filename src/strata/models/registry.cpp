@@ -132,6 +132,7 @@ struct Family {
   const char* classifier;  // transformers' class of such models that give rewards; null: none
   bool has_encoder = false;
   PositionTable (*position_table)(const Json& config) = nullptr;  // null: it computes positions
+  bool experts_are_transposed = false;  // matrices of all experts are [experts, in, out]
 };
 
 const std::map<std::string, Family>& families() {
@@ -162,7 +163,10 @@ const std::map<std::string, Family>& families() {
         .classifier = "GPTBigCodeForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
       {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
-      {"gpt_oss", {create_gpt_oss, "GptOssForSequenceClassification"}},
+      {"gpt_oss",
+       {.create = create_gpt_oss,
+        .classifier = "GptOssForSequenceClassification",
+        .experts_are_transposed = true}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
@@ -222,6 +226,16 @@ std::vector<std::string> supported_model_types() {
 bool has_encoder(const Json& config) {
   const auto family = families().find(ConfigReader(config).text("model_type", ""));
   return family != families().end() && family->second.has_encoder;
+}
+
+bool expert_rows_are_outputs(const Json& config) {
+  const std::string type = ConfigReader(config).text("model_type", "");
+  const auto family = families().find(type);
+  if (family != families().end()) return !family->second.experts_are_transposed;
+  throw ConfigError(
+      "config.json: found model_type \"{}\" beside branches of experts, expected the family of the "
+      "base, which says how it holds them; add config.json to the base",
+      type);
 }
 
 std::optional<PositionTable> position_table(const Json& config) {

@@ -34,6 +34,10 @@ std::vector<std::string> supported_model_types();
 // see reward_head.h; empty: it has none.
 std::string classifier_of(const std::string& model_type);
 
+// Of families that hold the matrices of all experts as one parameter: whether it is [experts, out,
+// in]. ConfigError for a config.json without a model_type that is known.
+bool expert_rows_are_outputs(const Json& config);
+
 // Whether the family has encoder and decoder; false for an unknown one.
 bool has_encoder(const Json& config);
 

@@ -177,17 +177,17 @@ int64_t turning_channels(const ConfigReader& config, const ConfigReader& reader,
       reader.has(own_key) ? own_key : key, part, head_dim);
 }
 
-void check_head_dim(const nn::RopeOptions& rope) {
+void check_head_dim(const nn::RopeOptions& rope, const char* key) {
   if (rope.head_dim % 2 != 0) {
     throw FormatError(
-        "config.json: found head_dim = {}, expected an even number because rotary "
-        "positions turn pairs; fix the file",
-        rope.head_dim);
+        "config.json: found {} = {}, expected an even number because rotary positions turn pairs; "
+        "fix the file",
+        key, rope.head_dim);
   }
   if (rope.kind == nn::RopeKind::kDynamic && rope.head_dim == 2) {
     throw FormatError(
-        "config.json: found head_dim = 2 with rope_type \"dynamic\", expected at "
-        "least 4; fix the file");
+        "config.json: found {} = 2 with rope_type \"dynamic\", expected at least 4; fix the file",
+        key);
   }
 }
 
@@ -222,7 +222,7 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape) {
   rope.max_position_embeddings = shape.max_position_embeddings;
   rope.theta = reader.positive_number("rope_theta",
                                       config.positive_number("rope_theta", shape.default_theta));
-  check_head_dim(rope);
+  check_head_dim(rope, shape.key);
   if (rope.kind == nn::RopeKind::kDefault) return rope;  // which looks at no partial_rotary_factor
   if (!shape.default_part) refuse_partial(config, reader);
   parse_kind(config, reader, shape, rope);
@@ -274,7 +274,7 @@ nn::RopeOptions parse_gpt_neox_rope(const ConfigReader& config, const RopeShape&
   // Of the keys beside the rope's settings this one alone counts.
   rope.theta = reader.positive_number(
       "rope_theta", config.positive_number("rotary_emb_base", shape.default_theta));
-  check_head_dim(rope);
+  check_head_dim(rope, shape.key);
   if (rope.kind != nn::RopeKind::kDefault) parse_kind(config, reader, shape, rope);
   return rope;
 }

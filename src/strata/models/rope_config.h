@@ -17,6 +17,7 @@ struct RopeShape {
   double default_theta = 10000.0;
   // Where the file has no partial_rotary_factor; nothing: all channels turn.
   std::optional<double> default_part = {};
+  const char* key = "head_dim";  // of the file, which says head_dim
 };
 
 // FormatError naming the key for values that are missing, of the wrong type, or contradict each

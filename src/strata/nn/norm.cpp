@@ -75,6 +75,11 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) {
   return RmsNormFunction::apply(NormCall{&weight_, eps_, kind_}, x);
 }
 
+Remakable RmsNorm::forward_remakable(const at::Tensor& x) {
+  const NormCall call{&weight_, eps_, kind_};
+  return {RmsNormFunction::apply(call, x), [call, kept = x.detach()] { return call.run(kept).y; }};
+}
+
 RmsNorm::Branches RmsNorm::forward_with_residual(const at::Tensor& x) {
   const NormCall call{&weight_, eps_, kind_};
   const variable_list outputs = RmsNormResidualFunction::apply(call, x);

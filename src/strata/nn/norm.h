@@ -23,6 +23,8 @@ class RmsNorm {
 
   // x [T, hidden] -> [T, hidden].
   at::Tensor forward(const at::Tensor& x);
+  // The same for layers that may make their input again.
+  Remakable forward_remakable(const at::Tensor& x);
 
   // The norm of x and x itself for the residual branch. Using `residual` instead of x lets one pass
   // add both gradients.

@@ -62,6 +62,7 @@ TEST(InitialValues, OfGemma4) {
       "vocab_size": 300, "vocab_size_per_layer_input": 300, "intermediate_size": 130,
       "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "global_head_dim": 64,
       "hidden_size_per_layer_input": 16, "initializer_range": 0.03, "pad_token_id": 7,
+      "enable_moe_block": true, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 40,
       "layer_types": ["sliding_attention", "full_attention"]})",
                   [&](const std::string& name, const at::Tensor& full) {
                     if (full.dim() == 1) {

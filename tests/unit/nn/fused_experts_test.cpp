@@ -202,5 +202,88 @@ TEST(FusedExperts, GradientsDoNotNeedTheResult) {
   }
 }
 
+// Rows of outputs, gate and up as halves, no biases; a number of each expert scales its weights.
+struct PlainLayer {
+  Parameter gate_up{"gate_up", {kExperts, 2 * kWidth, kHidden}, at::kFloat};
+  Parameter down{"down", {kExperts, kHidden, kWidth}, at::kFloat};
+  Parameter scales{"scales", {kExperts}, at::kFloat};
+
+  PlainLayer() {
+    for (Parameter* p : all()) give_memory(*p);
+  }
+  std::vector<Parameter*> all() { return {&gate_up, &down, &scales}; }
+
+  at::Tensor forward(const Inputs& in, ops::GateKind gate) {
+    const FusedExperts experts{.gate_up = {.weight = &gate_up, .rows_are_outputs = true},
+                               .down = {.weight = &down, .rows_are_outputs = true},
+                               .gate = gate};
+    const Routing routing =
+        route(in.logits, {.experts_per_token = 3, .normalizes = true, .rounds = false}, {});
+    return add_fused_experts_last(experts, Remakable(in.x), in.residual,
+                                  scaled_by_expert(routing, scales), {});
+  }
+};
+
+at::Tensor reference_of_halves(const std::vector<at::Tensor>& leaves, const at::Tensor& x,
+                               const at::Tensor& logits, ops::GateKind gate) {
+  const auto [best, experts] = at::topk(logits, 3, 1);
+  const at::Tensor weights = at::softmax(best, 1) * leaves[2].index({experts});
+  at::Tensor y = at::zeros_like(x);
+  for (int64_t e = 0; e < kExperts; ++e) {
+    const auto halves = at::mm(x, leaves[0][e].t()).chunk(2, 1);
+    const at::Tensor gated =
+        gate == ops::GateKind::kSilu ? at::silu(halves[0]) : at::gelu(halves[0], "tanh");
+    y = y + at::mm(gated * halves[1], leaves[1][e].t()) * (weights * (experts == e)).sum(1, true);
+  }
+  return y;
+}
+
+class PlainGradients : public testing::TestWithParam<ops::GateKind> {};
+
+TEST_P(PlainGradients, EqualThoseOfTheSumOverAll) {
+  const Inputs in = make_inputs();
+  PlainLayer layer;
+  std::vector<at::Tensor> leaves;
+  for (const Parameter* p : layer.all()) leaves.push_back(reference_leaf(p->value()));
+  const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
+  const at::Tensor expected = reference_of_halves(leaves, x64, logits64, GetParam());
+  const at::Tensor dy = at::randn({kTokens, kHidden});
+  torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  // The second use of the parameters adds to their gradients.
+  for (int use = 1; use <= 2; ++use) {
+    const at::Tensor y = layer.forward(in, GetParam());
+    EXPECT_LT(relative_error(y, expected + in.residual.to(at::kDouble)), 1e-5);
+    torch::autograd::backward({y}, {dy});
+    EXPECT_LT(relative_error(in.x.grad(), x64.grad() * use), 1e-5);
+    EXPECT_LT(relative_error(in.logits.grad(), logits64.grad() * use), 1e-5);
+    for (size_t i = 0; i < leaves.size(); ++i) {
+      const at::Tensor found = gradient_of(*layer.all()[i]);
+      EXPECT_LT(relative_error(found, leaves[i].grad() * use), 1e-5) << layer.all()[i]->name();
+      EXPECT_EQ(found[kExperts - 1].count_nonzero().item<int64_t>(), 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gates, PlainGradients,
+                         testing::Values(ops::GateKind::kSilu, ops::GateKind::kGeluTanh));
+
+// Of so many choices that libtorch would add by several threads at once.
+TEST(ScaledByExpert, AddsInOneOrder) {
+  constexpr int64_t kMany = 16384, kFew = 8;
+  at::manual_seed(5);
+  Parameter scales("scales", {kFew}, at::kFloat);
+  give_memory(scales);
+  const at::Tensor logits = at::randn({kMany, kFew}), dy = at::randn({kMany, 4});
+  const auto gradient = [&] {
+    scales.attach_grad(at::full({kFew}, std::nan("")), /*overwrite=*/true);
+    const Routing routing =
+        route(logits.detach().requires_grad_(), {.experts_per_token = 4, .normalizes = true}, {});
+    torch::autograd::backward({scaled_by_expert(routing, scales).weights}, {dy});
+    return gradient_of(scales).clone();
+  };
+  const at::Tensor first = gradient();
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(at::equal(gradient(), first));
+}
+
 }  // namespace
 }  // namespace strata::nn

@@ -73,7 +73,7 @@ TEST(Devices, AttendWhateverTheChannels) {
   const std::vector<int64_t> offsets = {0, 0, 5, 6, 6, 77, 77};
   for (const at::Device device : devices_under_test()) {
     for (const at::ScalarType type : types_on({at::kFloat, at::kBFloat16}, false, device)) {
-      for (const int64_t channels : {12, 160, 256}) {
+      for (const int64_t channels : {12, 160, 192, 256}) {
         expect_attention(device, {4, 2, channels, offsets}, type);
       }
     }

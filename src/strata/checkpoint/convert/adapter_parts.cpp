@@ -13,6 +13,7 @@
 #include "strata/checkpoint/convert/saved_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/gpt2/config.h"
+#include "strata/models/registry.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -80,9 +81,7 @@ const Parts* AdapterParts::find(const std::string& weight) const {
 }
 
 bool AdapterParts::expert_rows_are_outputs() const {
-  // Of the families that hold them so, gpt-oss alone has them as [experts, in, out].
-  const auto type = config_.find("model_type");
-  return type != config_.end() && *type != "gpt_oss";
+  return models::expert_rows_are_outputs(config_);
 }
 
 std::string AdapterParts::module_of(const std::string& weight) const {

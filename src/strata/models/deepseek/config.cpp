@@ -23,9 +23,21 @@ LlamaConfig defaults(const std::string& family) {
   return c;
 }
 
-// `attention` holds the family's defaults.
-void parse_sizes(const ConfigReader& config, const LlamaConfig& c,
-                 LatentAttentionConfig& attention) {
+int64_t read_turned_dim(const ConfigReader& config, const char* other_key, int64_t fallback) {
+  const auto named = config.optional_integer("qk_rope_head_dim");
+  const auto other = other_key != nullptr ? config.optional_integer(other_key) : std::nullopt;
+  if (!other) return config.positive_integer("qk_rope_head_dim", fallback);
+  if (named && *named != *other) {
+    throw FormatError(
+        "config.json: found qk_rope_head_dim = {} and {} = {}, expected one number, which both "
+        "name in this family; fix the file",
+        *named, other_key, *other);
+  }
+  return config.positive_integer(other_key, fallback);
+}
+
+void parse_sizes(const ConfigReader& config, DeepseekConfig& c) {
+  LatentAttentionConfig& attention = c.attention;
   if (!config.json().contains("q_lora_rank") || config.has("q_lora_rank")) {
     attention.query_rank =
         config.positive_integer("q_lora_rank", attention.query_rank.value_or(1536));
@@ -34,9 +46,9 @@ void parse_sizes(const ConfigReader& config, const LlamaConfig& c,
   }
   attention.key_value_rank = config.positive_integer("kv_lora_rank", attention.key_value_rank);
   nn::LatentHeads& heads = attention.heads;
-  heads.num_heads = c.num_attention_heads;
+  heads.num_heads = c.mixture.llama.num_attention_heads;
   heads.plain_dim = config.positive_integer("qk_nope_head_dim", heads.plain_dim);
-  heads.turned_dim = config.positive_integer("qk_rope_head_dim", heads.turned_dim);
+  heads.turned_dim = read_turned_dim(config, c.turned_key, heads.turned_dim);
   heads.value_dim = config.positive_integer("v_head_dim", heads.value_dim);
   if (heads.value_dim <= heads.key_dim()) return;
   throw ConfigError(
@@ -55,19 +67,32 @@ void check_key_value_heads(const ConfigReader& config, const LlamaConfig& c) {
       found, c.num_attention_heads);
 }
 
+// GLM's class reads it, and its heads then have fewer angles than channels that it turns.
+void require_all_to_turn(const nn::RopeOptions& rope, const nn::LatentHeads& heads) {
+  if (rope.head_dim == heads.turned_dim) return;
+  throw ConfigError(
+      "config.json: found a partial_rotary_factor by which {} of qk_rope_head_dim = {} channels "
+      "turn, expected 1, without which transformers fails; fix the file",
+      rope.head_dim, heads.turned_dim);
+}
+
 // `c` holds the family's defaults.
 void parse_layers(const ConfigReader& config, DeepseekConfig& c) {
   LlamaConfig& llama = c.mixture.llama;
   parse_common(config, llama);
   check_key_value_heads(config, llama);
   llama.num_key_value_heads = llama.num_attention_heads;
-  parse_sizes(config, llama, c.attention);
+  parse_sizes(config, c);
   const nn::LatentHeads& heads = c.attention.heads;
   llama.head_dim = heads.key_dim();
   llama.input_bias = llama.output_bias = config.boolean("attention_bias", false);
   check_relations(llama);
   refuse_windows(config, llama.num_hidden_layers);
-  llama.rope = parse_rope(config, {heads.turned_dim, llama.max_position_embeddings});
+  llama.rope = parse_rope(config, {.head_dim = heads.turned_dim,
+                                   .max_position_embeddings = llama.max_position_embeddings,
+                                   .default_part = c.rotary_part,
+                                   .key = "qk_rope_head_dim"});
+  require_all_to_turn(llama.rope, heads);
   llama.rope.first_channel = heads.plain_dim;
   llama.rope.pairs = ops::RopePairs::kNeighbours;
   llama.attention_scale =
@@ -75,18 +100,25 @@ void parse_layers(const ConfigReader& config, DeepseekConfig& c) {
 }
 
 // Beside the MLPs of the first layers.
-void parse_experts(const ConfigReader& config, int64_t num_experts, int64_t num_shared,
-                   MixtureConfig& c) {
-  c.num_experts = read_num_experts(config, "n_routed_experts", num_experts);
+struct ExpertCounts {
+  int64_t routed, shared;
+  std::string other_name = {};  // of the key of the first
+};
+
+void parse_experts(const ConfigReader& config, const ExpertCounts& defaults, MixtureConfig& c) {
+  c.num_experts =
+      read_num_experts(config, "n_routed_experts", defaults.routed, defaults.other_name);
   c.intermediate_size = config.positive_integer("moe_intermediate_size", c.intermediate_size);
   c.shared_module = "shared_experts";
   c.shared_has_gate = false;
   c.shared_intermediate_size =
-      c.intermediate_size * config.positive_integer("n_shared_experts", num_shared);
+      c.intermediate_size * config.positive_integer("n_shared_experts", defaults.shared);
   c.wide_router = true;
 }
 
-void put_experts_from(int64_t first, MixtureConfig& c) {
+void put_experts_from(const ConfigReader& config, int64_t fallback, MixtureConfig& c) {
+  require_not_null(config, "first_k_dense_replace");
+  const int64_t first = config.optional_integer("first_k_dense_replace").value_or(fallback);
   for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
 }
 
@@ -109,11 +141,11 @@ void require_each_layer(const ConfigReader& config) {
 }
 
 nn::RouterOptions read_softmax_router(const ConfigReader& config, int64_t num_experts) {
-  if (!config.has("num_experts_per_tok")) {
-    throw FormatError(
-        "config.json: found no num_experts_per_tok, expected how many experts a token has; add it "
-        "to the file");
-  }
+  const auto require = [&](const char* key) {
+    if (config.has(key)) return;
+    throw FormatError("config.json: found no {}, expected a number; add it to the file", key);
+  };
+  require("num_experts_per_tok");
   nn::RouterOptions router{.experts_per_token = config.positive_integer("num_experts_per_tok", 1),
                            .normalizes = false,
                            .rounds = false,
@@ -126,6 +158,8 @@ nn::RouterOptions read_softmax_router(const ConfigReader& config, int64_t num_ex
   check_router(router.experts_per_token, num_experts, "n_routed_experts");
   const std::string method = config.text("topk_method", "greedy");
   if (method == "group_limited_greedy") {
+    require("n_group");
+    require("topk_group");
     router.groups = read_expert_groups(config, num_experts, router.experts_per_token,
                                        {.count = 1, .chosen = 1}, /*least_size=*/1);
   } else if (method != "greedy") {
@@ -155,9 +189,9 @@ DeepseekConfig parse_deepseek_v2_config(const Json& json) {
   refuse_mlp_bias(config);
   require_text(config, "scoring_func", "softmax");
   require_each_layer(config);
-  parse_experts(config, /*num_experts=*/64, /*num_shared=*/2, c.mixture);
+  parse_experts(config, {.routed = 64, .shared = 2, .other_name = "num_experts"}, c.mixture);
   c.mixture.router = read_softmax_router(config, c.mixture.num_experts);
-  put_experts_from(config.optional_integer("first_k_dense_replace").value_or(0), c.mixture);
+  put_experts_from(config, 0, c.mixture);
   return c;
 }
 
@@ -172,7 +206,7 @@ static void parse_sigmoid_family(const ConfigReader& config, int64_t num_experts
   require_text(config, "scoring_func", "sigmoid");
   require_text(config, "topk_method", "noaux_tc");
   require_each_layer(config);
-  parse_experts(config, num_experts, /*num_shared=*/1, c.mixture);
+  parse_experts(config, {.routed = num_experts, .shared = 1}, c.mixture);
   c.mixture.sigmoid_router = read_sigmoid_router(config, c.mixture.num_experts, router);
 }
 
@@ -193,7 +227,7 @@ DeepseekConfig parse_deepseek_v3_config(const Json& json) {
                         .scale = 2.5,
                         .groups = {.count = 8, .chosen = 4}},
                        c);
-  put_experts_from(config.optional_integer("first_k_dense_replace").value_or(3), c.mixture);
+  put_experts_from(config, 3, c.mixture);
   return c;
 }
 
@@ -201,7 +235,9 @@ DeepseekConfig parse_glm4_moe_lite_config(const Json& json) {
   const ConfigReader config(json);
   DeepseekConfig c{.mixture = {.llama = defaults("Glm4MoeLite"), .intermediate_size = 1536},
                    .attention = {.query_rank = 768,
-                                 .heads = {.plain_dim = 192, .turned_dim = 64, .value_dim = 256}}};
+                                 .heads = {.plain_dim = 192, .turned_dim = 64, .value_dim = 256}},
+                   .turned_key = "head_dim",
+                   .rotary_part = 1.0};
   c.mixture.llama.vocab_size = 154880;
   c.mixture.llama.hidden_size = 2048;
   c.mixture.llama.intermediate_size = 10240;

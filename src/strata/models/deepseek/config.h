@@ -22,6 +22,10 @@ struct LatentAttentionConfig {
 struct DeepseekConfig {
   MixtureConfig mixture;  // head_dim of its llama is a key's
   LatentAttentionConfig attention;
+  // What the family's class reads beside these: another name of qk_rope_head_dim, and
+  // partial_rotary_factor, with its default.
+  const char* turned_key = nullptr;
+  std::optional<double> rotary_part = {};
 };
 
 // Errors: as parse_llama_config().

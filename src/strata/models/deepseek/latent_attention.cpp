@@ -96,13 +96,14 @@ nn::AttentionOptions LatentAttention::options() const {
 
 at::Tensor LatentAttention::queries(const at::Tensor& first, const nn::ForwardContext& context) {
   if (q_proj_) return first;
-  return latent_queries_->up.forward(latent_queries_->norm.forward(first), context);
+  const nn::Remakable normed = latent_queries_->norm.forward_remakable(first);
+  return nn::linear_shared_input({&latent_queries_->up}, normed, context)[0];
 }
 
 nn::LatentKeys LatentAttention::keys(const at::Tensor& latents, const nn::ForwardContext& context) {
   const int64_t rank = config_.key_value_rank;
-  const at::Tensor of_heads = latents.narrow(1, 0, rank).contiguous();
-  return nn::latent_keys(kv_up_.forward(kv_norm_.forward(of_heads), context),
+  const nn::Remakable normed = kv_norm_.forward_remakable(latents.narrow(1, 0, rank).contiguous());
+  return nn::latent_keys(nn::linear_shared_input({&kv_up_}, normed, context)[0],
                          latents.narrow(1, rank, config_.heads.turned_dim), config_.heads);
 }
 

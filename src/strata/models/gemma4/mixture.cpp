@@ -60,7 +60,7 @@ at::Tensor Gemma4Mixture::forward(const at::Tensor& x, const nn::ForwardContext&
   // The norm behind them reads the sum, whoever reads the block's output.
   nn::ForwardContext within = context;
   within.pass.wants_output = true;
-  const at::Tensor sum = nn::add_fused_experts_last(experts_, norm_before_.forward(x),
+  const at::Tensor sum = nn::add_fused_experts_last(experts_, norm_before_.forward_remakable(x),
                                                     at::zeros_like(x), routing, within);
   return norm_behind_.forward(sum);
 }

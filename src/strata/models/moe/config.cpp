@@ -10,8 +10,10 @@
 
 namespace strata::models {
 
-int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback) {
-  const std::string other = key == "num_local_experts" ? "num_experts" : "num_local_experts";
+int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback,
+                         const std::string& other_name) {
+  const std::string usual = key == "num_local_experts" ? "num_experts" : "num_local_experts";
+  const std::string other = other_name.empty() ? usual : other_name;
   const auto value = config.optional_integer(key), alias = config.optional_integer(other);
   if (value && alias && *value != *alias) {
     throw FormatError("config.json: found {} = {} and {} = {}, expected one number; fix the file",

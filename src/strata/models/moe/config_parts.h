@@ -10,11 +10,16 @@
 
 namespace strata::models {
 
-// Under the key, or by the other of the two names that the reference knows for every family.
-int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback);
+// Under the key, or by the other name that the reference knows for it: num_local_experts, of that
+// num_experts, unless `other_name` is another.
+int64_t read_num_experts(const ConfigReader& config, const std::string& key, int64_t fallback,
+                         const std::string& other_name = {});
 
 // FormatError for more experts of a token than there are. `key`: of their number.
 void check_router(int64_t experts_per_token, int64_t num_experts, const std::string& key);
+
+// FormatError for a key that says null: the reference then computes with none, and fails.
+void require_not_null(const ConfigReader& config, const std::string& key);
 
 // n_group and topk_group. FormatError unless they divide the experts into groups of `least_size` or
 // more, of which the chosen hold as many as a token has.

@@ -7,9 +7,15 @@
 
 namespace strata::models {
 
+void require_not_null(const ConfigReader& config, const std::string& key) {
+  if (!config.json().contains(key) || config.has(key)) return;
+  throw FormatError("config.json: found {} = None, expected a number; fix the file", key);
+}
+
 nn::ExpertGroups read_expert_groups(const ConfigReader& config, int64_t num_experts,
                                     int64_t experts_per_token, const nn::ExpertGroups& defaults,
                                     int64_t least_size) {
+  for (const char* key : {"n_group", "topk_group"}) require_not_null(config, key);
   const nn::ExpertGroups groups{.count = config.positive_integer("n_group", defaults.count),
                                 .chosen = config.positive_integer("topk_group", defaults.chosen)};
   const int64_t size = num_experts / groups.count;

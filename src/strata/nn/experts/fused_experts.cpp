@@ -156,7 +156,8 @@ at::Tensor backward_out(const FusedCall& call, const at::Tensor& dy, const at::T
                         const at::Tensor& gate_up) {
   const FusedExperts& experts = call.experts;
   const at::Tensor dy_rows = spread(dy, call.rows);
-  // A router that rounds has rounded them to this type before.
+  // A router that rounds has rounded them to this type before; others' are rounded as every other
+  // factor of a product is.
   const at::Tensor scales = weights_of_rows(weights, call.rows).to(gate_up.scalar_type());
   at::Tensor values = gated(gate_up, experts.gate);
   // With the row's weight at the gated side, the result of down is needed for no gradient.

@@ -20,7 +20,7 @@ namespace strata::nn {
 
 // Of E experts.
 struct FusedMatrices {
-  Parameter* weight;               // [E, in, out]; may rest in codes
+  Parameter* weight;               // [E, in, out], which may rest in codes
   Parameter* bias = nullptr;       // [E, out]; null: there is none
   bool rows_are_outputs = false;   // `weight` is [E, out, in]
   ExpertBranch* branch = nullptr;  // null: there is none

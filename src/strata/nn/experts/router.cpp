@@ -57,8 +57,9 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     const ActivityTimer timer(Activity::kElementWise);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &probabilities = saved[0], &experts = saved[1];
-    const at::Tensor chosen = probabilities.gather(1, experts);
     const auto& call = load_state<RouteCall>(context);
+    // Of another group where all probabilities of its own are zero.
+    const at::Tensor chosen = allowed(probabilities, call.options.groups).gather(1, experts);
     // Of softmax: p (dp - sum of p dp), where dp is zero but for the chosen, unless all are
     // balanced. Normalised weights are a softmax of the chosen alone, so that one expert's has no
     // gradient at all.
@@ -95,11 +96,11 @@ struct ScaleFunction : torch::autograd::Function<ScaleFunction> {
     const variable_list saved = context->get_saved_variables();
     Parameter& scales = *load_state<Parameter*>(context);
     if (scales.requires_grad()) {
-      // Sums by index_put_() have one order on every device.
-      const at::Tensor sums = at::zeros(scales.shape(), gradients[0].options());
-      sums.index_put_({saved[1].flatten()}, (gradients[0] * saved[0]).flatten(),
-                      /*accumulate=*/true);
-      scales.accumulate_grad(sums);
+      // A token has an expert once: nothing is added where another thread may add.
+      const at::Tensor by_expert =
+          at::zeros({saved[1].size(0), scales.numel()}, gradients[0].options());
+      by_expert.scatter_(1, saved[1], gradients[0] * saved[0]);
+      scales.accumulate_grad(by_expert.sum(/*dim=*/0));
     }
     return {gradients[0] * of_experts(scales, saved[1]), at::Tensor(), at::Tensor()};
   }

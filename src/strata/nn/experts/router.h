@@ -34,7 +34,8 @@ struct Routing {
 Routing route(const at::Tensor& logits, const RouterOptions& options,
               const ForwardContext& context);
 
-// The same with weights times the number of each expert in `scales` [experts].
+// The same with weights times the number of each expert in `scales` [experts]. Memory: keeps the
+// weights before; backward takes fp32 [T, experts] where `scales` trains.
 Routing scaled_by_expert(const Routing& routing, Parameter& scales);
 
 }  // namespace strata::nn
