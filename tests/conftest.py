@@ -39,6 +39,8 @@ class Inputs:
         "olmo2": tiny_llama.OLMO2,
         "olmo3": tiny_llama.OLMO3,
         "seed_oss": tiny_llama.SEED_OSS,
+        "arcee": tiny_llama.ARCEE,
+        "apertus": tiny_llama.APERTUS,
         "exaone4": tiny_llama.EXAONE4,
         "ernie4_5": tiny_llama.ERNIE45,
         "hunyuan": tiny_llama.HUNYUAN,

@@ -97,6 +97,9 @@ GLM = dict(PLAIN, family="glm", hidden_size=30, num_key_value_heads=1, head_dim=
 GLM4 = dict(PLAIN, family="glm4", head_dim=8, attention_bias=False)
 # Both dropouts are on, as in the published file.
 SEED_OSS = dict(PLAIN, family="seed_oss", head_dim=10, attention_out_bias=True)
+# An MLP without a gate; in the second its activation trains.
+ARCEE = dict(PLAIN, family="arcee", mlp_bias=True)
+APERTUS = dict(PLAIN, family="apertus", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2)
 ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(

@@ -15,7 +15,7 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 @pytest.mark.parametrize("mode,settings", [("selective", {}), ("full", LORA)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma",
                                     "gemma2", "gemma3", "gemma4", "gemma4_small", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4",
-                                    "seed_oss", "exaone4", "ernie4_5", "hunyuan", "ministral3", "gpt2", "bigcode",
+                                    "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "gpt2", "bigcode",
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "falcon", "falcon_40b",
                                     "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
@@ -76,7 +76,7 @@ def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, fa
                                          ("mixtral", "MixtralDecoderLayer"), ("qwen3_moe", "Qwen3MoeDecoderLayer"),
                                          ("bigcode", "GPTBigCodeBlock"), ("gpt_neox", "GPTNeoXLayer"), ("opt", "OPTDecoderLayer"),
                                          ("cohere2", "Cohere2DecoderLayer"), ("phi", "PhiDecoderLayer"), ("bloom", "BloomBlock"),
-                                         ("hunyuan", "HunYuanDenseV1DecoderLayer"),
+                                         ("apertus", "ApertusDecoderLayer"), ("hunyuan", "HunYuanDenseV1DecoderLayer"),
                                          ("glm4", "Glm4DecoderLayer"), ("glm4_moe", "Glm4MoeDecoderLayer"), ("gpt_oss", "GptOssDecoderLayer")])
 def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path, family, name):
     flags = base_flags(inputs.model(family), inputs.data("messages"), tmp_path / "out", max_steps=1)

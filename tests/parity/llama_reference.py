@@ -79,6 +79,8 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.3, 0.3)
+            if name.endswith("act_fn.beta"):
+                buffer.uniform_(0.3, 0.7)
             if name.endswith("layer_scalar"):
                 buffer.uniform_(0.5, 1.5)
     model.save_pretrained(folder)

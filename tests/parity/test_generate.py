@@ -73,6 +73,8 @@ MODELS = {
     "glm": dict(family="glm", num_key_value_heads=1),
     "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
     "seed_oss": dict(family="seed_oss", num_key_value_heads=2),
+    "arcee": dict(family="arcee", num_key_value_heads=2),
+    "apertus": dict(family="apertus", num_key_value_heads=2),
     "exaone4": dict(family="exaone4", num_key_value_heads=2, sliding_window=6, sliding_window_pattern=2),
     "ernie4_5": dict(family="ernie4_5", num_key_value_heads=2),
     "hunyuan": dict(family="hunyuan_v1_dense", num_key_value_heads=2, rope_parameters=dict(

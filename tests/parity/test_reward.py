@@ -32,7 +32,7 @@ CASES = {
     "nf4": dict(LORA, load_in_4bit=True, model="wide"),
     "no_token_for_padding": dict(model="llama2"),
     **{name: dict(model=name) for name in ("tied", "odd", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma",
-                                           "gemma2", "gemma3", "olmo2", "olmo3", "glm", "glm4", "exaone4", "hunyuan", "ministral3",
+                                           "gemma2", "gemma3", "olmo2", "olmo3", "glm", "glm4", "seed_oss", "arcee", "exaone4", "hunyuan", "ministral3",
                                            "qwen3_moe", "qwen2_moe")},
     "mixtral": dict(model="mixtral", learning_rate=1e-3),
     "gpt_oss": dict(model="gpt_oss", learning_rate=5e-4),
@@ -63,7 +63,7 @@ def scorer(inputs):
             model.score.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
         # What TRL's disable_dropout does not reach.
         for key in {"bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
-                    "opt_350m": ["dropout"],
+                    "opt_350m": ["dropout"], "seed_oss": ["residual_dropout", "attention_dropout"],
                     "starcoder2": ["residual_dropout", "attention_dropout", "embedding_dropout"],
                     "falcon": ["hidden_dropout"], "falcon_40b": ["hidden_dropout"], "bloom": ["hidden_dropout"]}.get(name, []):
             setattr(model.config, key, 0.0)

@@ -46,6 +46,7 @@ CASES = {
     "prefix_of_olmo3": (OLMO3, dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_olmo3": (OLMO3, dict(peft_type=PROMPT, num_virtual_tokens=5)),
     "prefix_of_hunyuan": (dict(family="hunyuan_v1_dense", num_key_value_heads=2), dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prompt_of_apertus": (dict(family="apertus", num_key_value_heads=2), dict(peft_type=PROMPT, num_virtual_tokens=4)),
     # Virtual tokens take the first positions: queries grow earlier.
     "prefix_of_ministral3": (dict(family="ministral3", rope_parameters=dict(
         rope_type="default", rope_theta=500.0, original_max_position_embeddings=9, llama_4_scaling_beta=0.7)),

@@ -12,6 +12,7 @@
 #include "strata/models/gpt_oss/mixture.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/opt/model.h"
@@ -45,6 +46,13 @@ std::unique_ptr<Model> create_extended(const Json& json, const ModelOptions& opt
   ExtendedConfig config = parse(json);
   apply(json, options, config.llama);
   return std::make_unique<LlamaModel>(config.llama, options.storage, make_extended_layers(config));
+}
+
+template <PlainMlpConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_plain_mlp(const Json& json, const ModelOptions& options) {
+  PlainMlpConfig config = parse(json);
+  apply(json, options, config.llama);
+  return std::make_unique<LlamaModel>(config.llama, options.storage, make_plain_mlp_layers(config));
 }
 
 template <MixtureConfig (*parse)(const Json&)>
@@ -136,6 +144,8 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"apertus", {create_plain_mlp<parse_apertus_config>, nullptr}},
+      {"arcee", {create_plain_mlp<parse_arcee_config>, "ArceeForSequenceClassification"}},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},

@@ -1,5 +1,5 @@
-// Oracle: transformers' SeedOssConfig, Exaone4Config, Ernie4_5Config, HunYuanDenseV1Config and
-// Ministral3Config: their defaults and what they make of older keys.
+// Oracle: transformers' SeedOssConfig, ArceeConfig, ApertusConfig, Exaone4Config, Ernie4_5Config,
+// HunYuanDenseV1Config and Ministral3Config: their defaults and what they make of older keys.
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/models/llama/extended_layer.h"
+#include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
 
 namespace strata::models {
@@ -37,6 +38,33 @@ TEST(SeedOssConfig, NullMeansWhatRemains) {
           .llama;
   EXPECT_EQ(c.head_dim, 12);
   EXPECT_EQ(c.num_key_value_heads, 80);
+}
+
+TEST(ArceeConfig, Defaults) {
+  const PlainMlpConfig c = parse_arcee_config(Json::object());
+  EXPECT_EQ(c.kind, PlainKind::kSquaredRelu);
+  EXPECT_EQ(c.llama.hidden_size, 2560);
+  EXPECT_EQ(c.llama.num_key_value_heads, 32);
+  EXPECT_EQ(c.llama.rope.theta, 1e4);
+  EXPECT_FALSE(c.llama.pad_token_id.has_value());
+}
+
+TEST(ApertusConfig, Defaults) {
+  const PlainMlpConfig c = parse_apertus_config(Json::object());
+  EXPECT_EQ(c.kind, PlainKind::kXielu);
+  EXPECT_EQ(c.llama.rope.kind, nn::RopeKind::kLlama3);
+  EXPECT_EQ(c.llama.rope.theta, 12e6);
+  EXPECT_EQ(c.llama.rope.original_max_position_embeddings, 8192);
+  EXPECT_EQ(c.llama.layer_norms[0].name, "attention_layernorm");
+  EXPECT_EQ(c.llama.pad_token_id, 3);
+}
+
+TEST(ApertusConfig, ThetaAloneSaysNothing) {
+  EXPECT_EQ(parse_apertus_config(json_of(R"({"rope_theta": 5e5})")).llama.rope.theta, 12e6);
+  const PlainMlpConfig c = parse_apertus_config(
+      json_of(R"({"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 2}})"));
+  EXPECT_EQ(c.llama.rope.theta, 5e5);
+  EXPECT_EQ(c.llama.rope.kind, nn::RopeKind::kLinear);
 }
 
 TEST(Exaone4Config, LayersWithoutAWindowHaveNoPositions) {

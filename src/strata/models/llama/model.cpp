@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/nn/xielu.h"
 
 namespace strata::models {
 namespace {
@@ -69,6 +70,10 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                              at::Generator generator) const {
   const std::string& name = parameter.name();
+  if (const auto value = nn::Xielu::initial_value(name)) {
+    full.fill_(*value);
+    return;
+  }
   if (name.ends_with(".dt_bias") || name.ends_with(".linear_attn.norm.weight")) {
     full.fill_(1.0);
     return;
