@@ -29,7 +29,7 @@ SHAPES = {
     "Llama-3.2-3B": llama(128256, 3072, 8192, 28, 24, 8, head_dim=128, tie_word_embeddings=True),
     "Yi-34B": llama(64000, 7168, 20480, 60, 56, 8),
     "Mistral-24B": llama(131072, 5120, 32768, 40, 32, 8, head_dim=128),
-    "Seed-36B": llama(155136, 5120, 27648, 64, 80, 8, head_dim=128),
+    "Seed-36B": dict(llama(155136, 5120, 27648, 64, 80, 8, head_dim=128), model_type="seed_oss"),
     "OLMo-3-7B": llama(100278, 4096, 11008, 32, 32, 32),
     "Apertus-8B": dict(llama(131072, 4096, 21504, 32, 32, 8), model_type="apertus"),
     "AFM-4.5B": dict(llama(128004, 2560, 18432, 36, 20, 4, head_dim=128), model_type="arcee"),
