@@ -62,16 +62,17 @@ def numbers(run):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
+    ("seed_oss", {}), ("seed_oss", LORA), ("apertus", {}), ("apertus", LORA), ("hunyuan", {}), ("ministral3", LORA),
     ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("gemma4", {}), ("gemma4", LORA), ("qwen3_5", {}), ("qwen3_5", LORA), ("qwen3_next", dict(BALANCED)), ("olmo3", {}), ("olmo3", LORA), ("gemma2", {}),
     ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
-    ("seed_oss", {}), ("seed_oss", LORA), ("apertus", {}), ("apertus", LORA), ("hunyuan", {}), ("ministral3", LORA),
     ("mixture", {}), ("mixture", SHARED), ("mixture", dict(BALANCED, gradient_accumulation_steps=2)),
     ("mixture", dict(SHARED, **BALANCED)), ("experts", EXPERTS),
     ("glm4_moe", {}), ("glm4_moe", dict(EXPERTS, lora_target_modules="all-linear")),
     ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED)), ("gpt_oss", dict(PARAMETERS, **BALANCED))],
-    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "qwen3_5-linear-attention", "qwen3_5-lora", "qwen3_next-balanced",
-         "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix",
-         "seed_oss-dropout", "seed_oss-lora", "apertus-xielu", "apertus-lora", "hunyuan-turns-first", "ministral3-lora", "mixture",
+    ids=["whole", "lora", "dora", "prefix",
+         "seed_oss-dropout", "seed_oss-lora", "apertus-xielu", "apertus-lora", "hunyuan-turns-first", "ministral3-lora",
+         "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "qwen3_5-linear-attention", "qwen3_5-lora", "qwen3_next-balanced",
+         "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
          "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sigmoids", "sigmoids-lora", "sinks", "sinks-lora", "parameters-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):

@@ -73,10 +73,10 @@ def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, fa
 
 
 @pytest.mark.parametrize("family,name", [("qwen3", "Qwen3DecoderLayer"), ("gpt2", "GPT2Block"),
+                                         ("apertus", "ApertusDecoderLayer"), ("hunyuan", "HunYuanDenseV1DecoderLayer"),
                                          ("mixtral", "MixtralDecoderLayer"), ("qwen3_moe", "Qwen3MoeDecoderLayer"),
                                          ("bigcode", "GPTBigCodeBlock"), ("gpt_neox", "GPTNeoXLayer"), ("opt", "OPTDecoderLayer"),
                                          ("cohere2", "Cohere2DecoderLayer"), ("phi", "PhiDecoderLayer"), ("bloom", "BloomBlock"),
-                                         ("apertus", "ApertusDecoderLayer"), ("hunyuan", "HunYuanDenseV1DecoderLayer"),
                                          ("glm4", "Glm4DecoderLayer"), ("glm4_moe", "Glm4MoeDecoderLayer"), ("gpt_oss", "GptOssDecoderLayer")])
 def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path, family, name):
     flags = base_flags(inputs.model(family), inputs.data("messages"), tmp_path / "out", max_steps=1)

@@ -70,10 +70,6 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
 void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                              at::Generator generator) const {
   const std::string& name = parameter.name();
-  if (const auto value = nn::Xielu::initial_value(name)) {
-    full.fill_(*value);
-    return;
-  }
   if (name.ends_with(".dt_bias") || name.ends_with(".linear_attn.norm.weight")) {
     full.fill_(1.0);
     return;
@@ -85,8 +81,9 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
   const bool is_drawn = name.ends_with(".sinks") || name.ends_with(".router.bias");
   if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {
     full.zero_();
-  } else if (!is_drawn && parameter.shape().size() == 1) {
-    full.fill_(config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0);
+  } else if (!is_drawn && parameter.shape().size() <= 1) {
+    const double of_norm = config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0;
+    full.fill_(nn::Xielu::initial_value(name).value_or(of_norm));
   } else {
     full.normal_(0.0, config_.initializer_range, std::move(generator));
     if (&parameter == table().get() && config_.pad_token_id.has_value()) {
