@@ -38,6 +38,12 @@ QWEN35 = dict(MODEL, family="qwen3_5_text", head_dim=64, layer_types=["linear_at
 GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
+SEED_OSS = dict(MODEL, family="seed_oss", head_dim=64)
+ARCEE = dict(MODEL, family="arcee")
+APERTUS = dict(MODEL, family="apertus")
+HUNYUAN = dict(MODEL, family="hunyuan_v1_dense", head_dim=64)
+MINISTRAL3 = dict(MODEL, family="ministral3", head_dim=64, rope_parameters=dict(
+    rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.5))
 # Their positions are weights, so that there are as many as the longest rows have tokens.
 GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
@@ -160,6 +166,13 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="gemma2", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="olmo3")),
     (1, "NO_SHARD", dict(LORA, model="olmo3", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="apertus")),
+    (1, "NO_SHARD", dict(LORA, model="apertus", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="apertus", bf16=True, gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="seed_oss")),
+    (1, "NO_SHARD", dict(model="hunyuan", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(LORA, model="ministral3", **WHOLE)),
+    (2, "FULL_SHARD", dict(LORA, model="arcee", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="gpt2")),
     (1, "NO_SHARD", dict(LORA, model="gpt2", **WHOLE)),
     (2, "FULL_SHARD", dict(model="bigcode", gradient_checkpointing_mode="selective")),
@@ -257,6 +270,7 @@ def other_model(name, beside):
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
               "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35,
+              "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
               "falcon 40b": FALCON_40B, "bloom": BLOOM,

@@ -107,6 +107,18 @@ GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads
 # Half of the channels turn, each with its neighbour.
 GLM = dict(PLAIN, family="glm", hidden_size=30, num_key_value_heads=1, head_dim=12)
 GLM4 = dict(PLAIN, family="glm4", head_dim=8, attention_bias=False)
+# Both dropouts are on, as in the published file.
+SEED_OSS = dict(PLAIN, family="seed_oss", head_dim=10, attention_out_bias=True)
+# An MLP without a gate; in the second its activation trains.
+ARCEE = dict(PLAIN, family="arcee", mlp_bias=True)
+APERTUS = dict(PLAIN, family="apertus", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
+EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2)
+ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
+HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
+    rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
+# Longer rows have queries that grow.
+MINISTRAL3 = dict(PLAIN, family="ministral3", head_dim=10, rope_parameters=dict(
+    rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.5))
 GEMMA = dict(PLAIN, family="gemma", hidden_size=30, num_key_value_heads=1, head_dim=10)
 
 

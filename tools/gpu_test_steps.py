@@ -113,7 +113,8 @@ PARITY_MODELS = ("plain", "grouped_heads_odd_head_dim", "tied", "biases", "rope_
                  "rope_longrope_long", "mistral", "mistral_long_documents", "qwen2", "qwen3",
                  "qwen3_named_layers_with_window", "gemma", "gemma2", "gemma3", "gemma3_every_second", "gemma4", "gemma4_small",
                  "qwen3_5", "qwen3_5_long_documents", "qwen3_next", "phi3",
-                 "phi3_window", "granite", "smollm3", "smollm3_windows", "olmo2", "olmo3", "gpt2", "bigcode", "glm",
+                 "phi3_window", "granite", "smollm3", "smollm3_windows", "olmo2", "olmo3", "apertus", "arcee", "hunyuan",
+                 "ministral3", "gpt2", "bigcode", "glm",
                  "glm4", "gpt_neox", "gpt_neox_one_after_the_other", "qwen3_moe", "qwen2_moe", "mixtral",
                  "mixtral_window", "glm4_moe", "gpt_oss", "gpt_oss_limits", "prompt", "prefix",
                  "prefix_of_shared_heads", "prefix_before_a_window", "prompt_of_gemma2")
@@ -121,7 +122,7 @@ PARITY_BRANCHES = ("default_targets", "all_linear", "biased_base", "output_layer
                    "embedding", "tokens", "tokens_of_a_tied_head", "rslora", "dora", "dora_head", "dora_embedding",
                    "pissa", "ia3", "ia3_head", "vera", "phi3", "gemma2", "gpt2", "gpt2_dora", "bigcode", "neox",
                    "neox_head", "opt_all", "cohere_all", "phi_head", "stablelm", "falcon_all", "bloom_all",
-                   "glm4_ia3", "glm4_moe", "olmo3_all", "gemma4_all", "qwen3_5_all")
+                   "glm4_ia3", "glm4_moe", "olmo3_all", "apertus_all", "gemma4_all", "qwen3_5_all")
 FEW_PARITY = " or ".join([*(f"[{name}-" for name in PARITY_MODELS), *(f"-{name}]" for name in PARITY_BRANCHES),
                           "bit_equal", "packed_documents", "figures_of_the_loss", "initial_values_of_a"])
 

@@ -33,6 +33,11 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                "gemma2": dict(tiny_llama.GEMMA2, num_hidden_layers=4),
                "olmo3": dict(tiny_llama.OLMO3, num_hidden_layers=4,
                              layer_types=2 * tiny_llama.OLMO3["layer_types"]),
+               # Drops what attention and MLP add, too.
+               "seed_oss": dict(tiny_llama.SEED_OSS, num_hidden_layers=4),
+               "apertus": dict(tiny_llama.APERTUS, num_hidden_layers=4),
+               "hunyuan": dict(tiny_llama.HUNYUAN, num_hidden_layers=4),
+               "ministral3": dict(tiny_llama.MINISTRAL3, num_hidden_layers=4),
                # With an expert of all tokens, and an MLP in between.
                "mixture": dict(tiny_llama.QWEN2_MOE, num_hidden_layers=4),
                "glm4_moe": dict(tiny_llama.GLM4_MOE, num_hidden_layers=4),
@@ -60,6 +65,7 @@ def numbers(run):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("family,settings", [("odd", {}), ("odd", LORA), ("odd", dict(LORA, use_dora=True)),
     ("odd", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
+    ("seed_oss", {}), ("seed_oss", LORA), ("apertus", {}), ("apertus", LORA), ("hunyuan", {}), ("ministral3", LORA),
     ("granite", LORA), ("phi3", LORA), ("gpt2", {}), ("gemma3", {}), ("gemma4", {}), ("gemma4", LORA), ("gemma4_experts", {}), ("gemma4_experts", LORA), ("qwen3_5", {}), ("qwen3_5", LORA), ("qwen3_next", dict(BALANCED)), ("olmo3", {}), ("olmo3", LORA), ("gemma2", {}),
     ("gemma2", dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=3)),
     ("mixture", {}), ("mixture", SHARED), ("mixture", dict(BALANCED, gradient_accumulation_steps=2)),
@@ -67,7 +73,10 @@ def numbers(run):
     ("glm4_moe", {}), ("glm4_moe", dict(EXPERTS, lora_target_modules="all-linear")),
     ("deepseek_v3", {}), ("deepseek_v2", dict(EXPERTS, lora_target_modules="all-linear")),
     ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED)), ("gpt_oss", dict(PARAMETERS, **BALANCED))],
-    ids=["whole", "lora", "dora", "prefix", "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "gemma4-experts", "gemma4-experts-lora", "qwen3_5-linear-attention", "qwen3_5-lora", "qwen3_next-balanced",
+    ids=["whole", "lora", "dora", "prefix",
+         "seed_oss-dropout", "seed_oss-lora", "apertus-xielu", "apertus-lora", "hunyuan-turns-first", "ministral3-lora",
+         "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "gemma4-experts", "gemma4-experts-lora",
+         "qwen3_5-linear-attention", "qwen3_5-lora", "qwen3_next-balanced",
          "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
          "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sigmoids", "sigmoids-lora", "latents", "latents-lora", "sinks", "sinks-lora", "parameters-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):

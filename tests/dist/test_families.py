@@ -14,7 +14,8 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 # What is kept or computed again depends on the family's layers, not on what trains.
 @pytest.mark.parametrize("mode,settings", [("selective", {}), ("full", LORA)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma",
-                                    "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_experts", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4", "gpt2", "bigcode",
+                                    "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_experts", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4",
+                                    "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "gpt2", "bigcode",
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "falcon", "falcon_40b",
                                     "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
@@ -72,6 +73,7 @@ def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, fa
 
 
 @pytest.mark.parametrize("family,name", [("qwen3", "Qwen3DecoderLayer"), ("gpt2", "GPT2Block"),
+                                         ("apertus", "ApertusDecoderLayer"), ("hunyuan", "HunYuanDenseV1DecoderLayer"),
                                          ("mixtral", "MixtralDecoderLayer"), ("qwen3_moe", "Qwen3MoeDecoderLayer"),
                                          ("bigcode", "GPTBigCodeBlock"), ("gpt_neox", "GPTNeoXLayer"), ("opt", "OPTDecoderLayer"),
                                          ("cohere2", "Cohere2DecoderLayer"), ("phi", "PhiDecoderLayer"), ("bloom", "BloomBlock"),

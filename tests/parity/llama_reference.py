@@ -15,6 +15,7 @@ GPT2_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, 
                  attn_pdrop=0.0, bos_token_id=0, eos_token_id=1)
 QWEN_MOE_BASE = dict(BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14)
 GLM_BASE = dict(BASE, head_dim=8, rms_norm_eps=1e-5)
+HEADS_OF_8 = dict(BASE, head_dim=8)
 # The first layer has an MLP.
 GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=14)
 # Latent attention of queries that are one product, or made of latents, too.
@@ -40,6 +41,7 @@ BLOOM_BASE = dict(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
 BASES = {"gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
          "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
+         "seed_oss": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
          "glm4_moe": GLM4_MOE_BASE,
@@ -83,6 +85,8 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
                 buffer.uniform_(-0.3, 0.3)
+            if name.endswith("act_fn.beta"):
+                buffer.uniform_(0.3, 0.7)
             if name.endswith("layer_scalar"):
                 buffer.uniform_(0.5, 1.5)
     model.save_pretrained(folder)

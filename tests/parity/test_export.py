@@ -59,6 +59,8 @@ def load(folder):
                                         ("mistral", 2), ("qwen2", 3), ("qwen3", 2), ("phi3", 2),
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
+                                        ("seed_oss", 2), ("arcee", 3), ("apertus", 3), ("exaone4", 2), ("ernie4_5", 3),
+                                        ("hunyuan", 2), ("ministral3", 2),
                                         ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
                                         ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3),
                                         ("falcon", 2), ("falcon_40b", 3), ("bloom", 3),
@@ -69,7 +71,7 @@ def test_full_model(inputs, tmp_path, name, world):
     folder = run.folder
     model = load(folder)
     is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
-                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "falcon", "falcon_40b", "bloom")
+                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "falcon", "falcon_40b", "bloom", "ernie4_5")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -216,6 +218,7 @@ LORA_CASES = {
                                   prompt_tuning_init_text="the cat sat on a mat")),
     "prefix": ("odd", dict(OF_LORA_OFF, peft_type="PREFIX_TUNING", num_virtual_tokens=3,
                            learning_rate=5e-2)),
+    "apertus_activation": ("apertus", dict(lora_target_modules=["up_proj", "o_proj"], lora_modules_to_save=["act_fn"])),
     "granite": ("granite", dict(lora_target_modules="all-linear")),
     "gpt2": ("gpt2", dict(lora_target_modules=["c_attn", "c_fc"])),
     "qwen3_moe": ("qwen3_moe", dict(lora_target_modules="all-linear", lora_dropout=0.0)),

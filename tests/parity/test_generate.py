@@ -77,6 +77,15 @@ MODELS = {
                        moe_intermediate_size=16, shared_expert_intermediate_size=16),
     "glm": dict(family="glm", num_key_value_heads=1),
     "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
+    "seed_oss": dict(family="seed_oss", num_key_value_heads=2),
+    "arcee": dict(family="arcee", num_key_value_heads=2),
+    "apertus": dict(family="apertus", num_key_value_heads=2),
+    "exaone4": dict(family="exaone4", num_key_value_heads=2, sliding_window=6, sliding_window_pattern=2),
+    "ernie4_5": dict(family="ernie4_5", num_key_value_heads=2),
+    "hunyuan": dict(family="hunyuan_v1_dense", num_key_value_heads=2, rope_parameters=dict(
+        rope_type="dynamic", rope_theta=500.0, alpha=7.0, factor=1.0)),
+    "ministral3": dict(family="ministral3", num_key_value_heads=2, rope_parameters=dict(
+        rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.6)),
     "olmo3": dict(family="olmo3", num_key_value_heads=2, sliding_window=6,
                   layer_types=["sliding_attention", "full_attention"]),
 }

@@ -32,6 +32,7 @@ GLM4 = dict(family="glm4", num_key_value_heads=2, head_dim=12)
 # All experts of every token: no rounding chooses.
 DEEPSEEK = dict(family="deepseek_v3", n_routed_experts=2)
 GLM4_MOE = dict(family="glm4_moe", num_key_value_heads=2, use_qk_norm=True, n_routed_experts=2)
+APERTUS = dict(family="apertus", num_key_value_heads=2)
 OLMO3 = dict(family="olmo3", num_key_value_heads=1, sliding_window=4, layer_types=["sliding_attention", "full_attention"])
 
 GPT2 = dict(family="gpt2", n_embd=30, n_head=3, n_inner=44)
@@ -210,6 +211,14 @@ CASES = {
     "olmo3_dora": (OLMO3, dict(target_modules=["q_proj", "gate_proj"], r=4, use_dora=True)),
     "olmo3_ia3": (OLMO3, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
                               feedforward_modules=["down_proj"])),
+    "seed_oss_all": (dict(family="seed_oss", num_key_value_heads=2, attention_bias=False), dict(target_modules="all-linear", r=3)),
+    "arcee_all": (dict(family="arcee", num_key_value_heads=2), dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "arcee_ia3": (dict(family="arcee"), dict(peft_type="IA3", target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])),
+    "apertus_all": (APERTUS, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "apertus_activation": (APERTUS, dict(target_modules=["up_proj"], r=3, modules_to_save=["act_fn", "feedforward_layernorm"])),
+    "apertus_dora": (APERTUS, dict(target_modules=["up_proj", "down_proj", "q_proj"], r=4, use_dora=True)),
+    "hunyuan_norms": (dict(family="hunyuan_v1_dense", num_key_value_heads=2),
+                      dict(target_modules=["q_proj", "k_proj"], r=3, modules_to_save=["query_layernorm", "key_layernorm"])),
     "gemma_all": (GEMMA, dict(target_modules="all-linear", r=3, modules_to_save=["norm"])),
     "gemma_embedding": (GEMMA, dict(target_modules=["embed_tokens", "v_proj"], r=2)),
     "gemma_dora_embedding": (GEMMA, dict(target_modules=["embed_tokens"], r=4, use_dora=True)),
@@ -338,11 +347,12 @@ def probe_name(name):
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "starcoder2_all", "cohere_all", "phi", "phi_vera",
               "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all",
-              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next")))}
+              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus")))}
 
 
 # Of six draws of the documents the errors are 0.95 to 1.16 times PEFT's, 1.06 on average: more than one draw may be off by.
-IN_FLOAT32_ALONE = {"qwen3_5_dora"}
+# The gradients of xIELU's numbers may nearly cancel out: of eight draws 0.7 to 2.2 times, those of all others 0.7 to 0.9.
+IN_FLOAT32_ALONE = {"qwen3_5_dora", "apertus_activation"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32 - IN_FLOAT32_ALONE))

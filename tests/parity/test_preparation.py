@@ -37,6 +37,7 @@ ROWS = {
     "nf4_vera": ("wide", dict(VERA, **NF4), 1),
     "prompt": ("wide", dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=7), 1),
     "gpt2": ("gpt2", LORA, 1),
+    "apertus": ("apertus", LORA, 2),  # with buffers that files hold
     "bigcode_int8": ("bigcode", dict(LORA, load_in_8bit=True), 1),
     "new_tokens_nf4": ("llama2", dict(LORA, **NF4, chat_template_format="chatml"), 1),
 }

@@ -11,7 +11,7 @@ from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
 from quantised_reference import BASES, ROWS_OF_A_BLOCK, attach_quantised
 from running import base_flags, run_strata
-from test_lora import GEMMA, GEMMA2, GEMMA3, GLM4, OLMO3, PHI3, config_of, probe_name, randomise
+from test_lora import APERTUS, GEMMA, GEMMA2, GEMMA3, GLM4, OLMO3, PHI3, config_of, probe_name, randomise
 from test_virtual_tokens import run_reference as run_with_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,7 +63,7 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3),
     ("nf4", "lora", GEMMA2), ("int8", "lora", GEMMA2))] + [
     (base, method, EIGHT_HEADS) for base in ("nf4_double", "int8") for method in ("all", "dora_joined")] + [
-    ("nf4", "all", family) for family in (SMOLLM3, GRANITE, OLMO3)] + [
+    ("nf4", "all", family) for family in (SMOLLM3, GRANITE, OLMO3, dict(APERTUS))] + [
     ("int8", "lora", OLMO3)] + [
     (base, "all", dict(GLM4, head_dim=16)) for base in ("nf4", "int8")] + [
     (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")] + [

@@ -37,6 +37,7 @@ CASES = {
     **{name: dict(model=name, learning_rate=2e-4) for name in ("qwen3_5", "qwen3_next")},
     "mixtral": dict(model="mixtral", learning_rate=1e-3),
     "gpt_oss": dict(model="gpt_oss", learning_rate=5e-4),
+    **{name: dict(model=name) for name in ("seed_oss", "arcee", "exaone4", "hunyuan", "ministral3")},
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),
     "opt": dict(model="opt", center_rewards_coefficient=0.3),
@@ -64,7 +65,7 @@ def scorer(inputs):
             model.score.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
         # What TRL's disable_dropout does not reach.
         for key in {"bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
-                    "opt_350m": ["dropout"],
+                    "opt_350m": ["dropout"], "seed_oss": ["residual_dropout", "attention_dropout"],
                     "starcoder2": ["residual_dropout", "attention_dropout", "embedding_dropout"],
                     "falcon": ["hidden_dropout"], "falcon_40b": ["hidden_dropout"], "bloom": ["hidden_dropout"]}.get(name, []):
             setattr(model.config, key, 0.0)

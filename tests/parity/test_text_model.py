@@ -22,6 +22,8 @@ GEMMA4 = dict(model_type="gemma4_text", **dict(TEXT, num_hidden_layers=3), head_
               layer_types=["sliding_attention"] + 2 * ["full_attention"], num_kv_shared_layers=1, hidden_size_per_layer_input=6)
 # The kind of the whole, what its texts are, and whether the output layer is the embedding.
 KINDS = {"gemma3": (GEMMA3, True), "mistral3": (dict(model_type="mistral", **TEXT, head_dim=10), False),
+         "mistral3_ministral3": (dict(model_type="ministral3", **TEXT, head_dim=10, rope_parameters=dict(
+             rope_type="yarn", rope_theta=500.0, factor=4.0, original_max_position_embeddings=8, llama_4_scaling_beta=0.3)), False),
          "llava": (dict(model_type="llama", **TEXT), False), "llava_qwen2": (dict(model_type="qwen2", **TEXT), True)}
 
 

@@ -46,6 +46,12 @@ CASES = {
     "prompt_of_gemma2": (dict(GEMMA2, num_key_value_heads=2), dict(peft_type=PROMPT, num_virtual_tokens=3)),
     "prefix_of_olmo3": (OLMO3, dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_olmo3": (OLMO3, dict(peft_type=PROMPT, num_virtual_tokens=5)),
+    "prefix_of_hunyuan": (dict(family="hunyuan_v1_dense", num_key_value_heads=2), dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prompt_of_apertus": (dict(family="apertus", num_key_value_heads=2), dict(peft_type=PROMPT, num_virtual_tokens=4)),
+    # Virtual tokens take the first positions: queries grow earlier.
+    "prefix_of_ministral3": (dict(family="ministral3", rope_parameters=dict(
+        rope_type="default", rope_theta=500.0, original_max_position_embeddings=9, llama_4_scaling_beta=0.7)),
+                             dict(peft_type=PREFIX, num_virtual_tokens=4)),
     "prefix_of_glm": (GLM, dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_glm4": (GLM4, dict(peft_type=PROMPT, num_virtual_tokens=4)),
     "prefix_of_zeros": (dict(attention_bias=True),

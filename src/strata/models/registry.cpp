@@ -11,7 +11,10 @@
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
+#include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/llama/plain_mlp.h"
+#include "strata/models/llama/relatives.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/opt/model.h"
 #include "strata/models/phi3/blocks.h"
@@ -37,6 +40,20 @@ std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& option
   LlamaConfig config = parse(json);
   apply(json, options, config);
   return std::make_unique<LlamaModel>(config, options.storage, make_decoder_layer<Layer>);
+}
+
+template <ExtendedConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_extended(const Json& json, const ModelOptions& options) {
+  ExtendedConfig config = parse(json);
+  apply(json, options, config.llama);
+  return std::make_unique<LlamaModel>(config.llama, options.storage, make_extended_layers(config));
+}
+
+template <PlainMlpConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_plain_mlp(const Json& json, const ModelOptions& options) {
+  PlainMlpConfig config = parse(json);
+  apply(json, options, config.llama);
+  return std::make_unique<LlamaModel>(config.llama, options.storage, make_plain_mlp_layers(config));
 }
 
 template <MixtureConfig (*parse)(const Json&)>
@@ -137,6 +154,8 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"apertus", {create_plain_mlp<parse_apertus_config>, nullptr}},
+      {"arcee", {create_plain_mlp<parse_arcee_config>, "ArceeForSequenceClassification"}},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
@@ -144,6 +163,8 @@ const std::map<std::string, Family>& families() {
        {create_deepseek<parse_deepseek_v2_config>, "DeepseekV2ForSequenceClassification"}},
       {"deepseek_v3",
        {create_deepseek<parse_deepseek_v3_config>, "DeepseekV3ForSequenceClassification"}},
+      {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
+      {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
@@ -168,8 +189,12 @@ const std::map<std::string, Family>& families() {
         .classifier = "GptOssForSequenceClassification",
         .experts_are_transposed = true}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
+      {"hunyuan_v1_dense",
+       {create_extended<parse_hunyuan_v1_dense_config>, "HunYuanDenseV1ForSequenceClassification"}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
+      {"ministral3",
+       {create_extended<parse_ministral3_config>, "Ministral3ForSequenceClassification"}},
       {"mistral", {create_llama<parse_mistral_config>, "MistralForSequenceClassification"}},
       {"mixtral", {create_mixture<parse_mixtral_config>, "MixtralForSequenceClassification"}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
@@ -190,6 +215,7 @@ const std::map<std::string, Family>& families() {
       {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>, "Qwen3MoeForSequenceClassification"}},
       {"qwen3_next",
        {create_qwen3_5<parse_qwen3_next_config>, "Qwen3NextForSequenceClassification"}},
+      {"seed_oss", {create_extended<parse_seed_oss_config>, "SeedOssForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
       {"stablelm",
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "activation_cases.h"
 #include "op_cases.h"
 #include "reference.h"
 
@@ -10,8 +11,9 @@ namespace {
 
 std::vector<OpRow> make_table() {
   std::vector<OpRow> table;
-  for (const auto family : {norm_ops, rope_ops, gate_ops, gather_ops, cross_entropy_ops,
-                            dropout_ops, optimizer_ops, matmul_ops, attention_ops}) {
+  for (const auto family :
+       {norm_ops, rope_ops, gate_ops, activation_ops, gather_ops, cross_entropy_ops, dropout_ops,
+        optimizer_ops, matmul_ops, attention_ops}) {
     for (OpRow& row : family()) table.push_back(std::move(row));
   }
   return table;

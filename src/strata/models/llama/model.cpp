@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/nn/xielu.h"
 
 namespace strata::models {
 namespace {
@@ -79,8 +80,9 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
   const bool is_drawn = name.ends_with(".sinks") || name.ends_with(".router.bias");
   if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {
     full.zero_();
-  } else if (!is_drawn && parameter.shape().size() == 1) {
-    full.fill_(config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0);
+  } else if (!is_drawn && parameter.shape().size() <= 1) {
+    const double of_norm = config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0;
+    full.fill_(nn::Xielu::initial_value(name).value_or(of_norm));
   } else {
     full.normal_(0.0, config_.initializer_range, std::move(generator));
     if (&parameter == table().get() && config_.pad_token_id.has_value()) {
