@@ -1,6 +1,7 @@
 // Runs one forward and backward of a model folder, block by block as the executor does but with
 // every tensor gathered trivially, and writes logits, loss and gradients. Oracle tool of
-// tests/parity. Usage: model_probe REQUEST.json OUTPUT.safetensors; prints one JSON object.
+// tests/parity. Usage: model_probe REQUEST.json OUTPUT.safetensors; prints one JSON object. With
+// --serve in their place: one after the other (probe_server.h).
 //
 // Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
 // "checkpoint": bool, "training": bool, "embedding_noise": number, "label_smoothing": number,
@@ -16,6 +17,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "probe_main.h"
+#include "probe_server.h"
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/counts.h"
 #include "strata/adapters/lora.h"
@@ -434,6 +436,14 @@ void run_probe(const Json& request, const std::string& output) {
 }  // namespace strata
 
 int main(int argc, char** argv) {
-  return strata::probe_main(argc, 2, "model_probe REQUEST.json OUTPUT.safetensors",
-                            [&] { strata::run_probe(strata::read_json_file(argv[1]), argv[2]); });
+  const auto run = [](int count, const std::string& request, const std::string& output) {
+    return strata::probe_main(count, 2, "model_probe REQUEST.json OUTPUT.safetensors | --serve",
+                              [&] { strata::run_probe(strata::read_json_file(request), output); });
+  };
+  if (argc == 2 && std::string(argv[1]) == "--serve") {
+    return strata::serve_probes([&](const std::string& request, const std::string& output) {
+      return run(/*count=*/3, request, output);
+    });
+  }
+  return argc == 3 ? run(argc, argv[1], argv[2]) : run(argc, "", "");
 }
