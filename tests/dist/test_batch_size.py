@@ -33,7 +33,7 @@ def test_as_many_rows_as_fit(inputs, model, tmp_path):
     assert many > few + 30
     free = run("free", 24, auto_find_batch_size=True)
     assert "batch size: 24 of 24 rows" in free.text and "an update sees 96" in free.text
-    limit = (few + many) / 2
+    limit = round((few + many) / 2, 1)  # as it is passed
     found = run("found", 24, auto_find_batch_size=True, memory_budget=f"{limit:.1f}MB")
     rows, bytes_planned = re.search(r"batch size: (\d+) of 24 rows \(([\d.]+) MB planned of", found.text).groups()
     assert 6 < int(rows) < 18 and limit - 6 < float(bytes_planned) <= limit
