@@ -23,14 +23,14 @@ struct MixtureConfig {
   int64_t num_experts = 0;
   int64_t intermediate_size = 0;  // of an expert
   nn::RouterOptions router{};
-  std::optional<nn::SigmoidRouterOptions> sigmoid_router;  // in its place
-  bool wide_router = false;                                // its products are taken in fp32
-  bool router_comes_first = false;                         // in the reference's order of parameters
-  std::optional<int64_t>
-      shared_intermediate_size;  // of the expert of all tokens; none: there is none
+  std::optional<nn::SigmoidRouterOptions> sigmoid_router = {};  // in its place
+  bool wide_router = false;                                     // its products are taken in fp32
+  bool router_comes_first = false;  // in the reference's order of parameters
+  // Of the expert of all tokens; none: there is none.
+  std::optional<int64_t> shared_intermediate_size = {};
   std::string shared_module = "shared_expert";
-  bool shared_has_gate = true;    // its result is scaled token by token
-  std::vector<bool> has_experts;  // of each layer; others have Llama's MLP
+  bool shared_has_gate = true;         // its result is scaled token by token
+  std::vector<bool> has_experts = {};  // of each layer; others have Llama's MLP
 };
 
 // router_aux_loss_coef, the weight of the loss that balances the experts; nothing in other

@@ -10,7 +10,7 @@
 namespace strata::nn {
 
 struct LatentHeads {
-  int64_t num_heads;
+  int64_t num_heads = 0;
   int64_t plain_dim;   // channels of a key that its head alone has, the first ones
   int64_t turned_dim;  // channels of a key behind them that all heads share
   int64_t value_dim;   // at most those of a key
