@@ -42,52 +42,26 @@ std::unique_ptr<Model> create_llama(const Json& json, const ModelOptions& option
   return std::make_unique<LlamaModel>(config, options.storage, make_decoder_layer<Layer>);
 }
 
-template <ExtendedConfig (*parse)(const Json&)>
-std::unique_ptr<Model> create_extended(const Json& json, const ModelOptions& options) {
-  ExtendedConfig config = parse(json);
-  apply(json, options, config.llama);
-  return std::make_unique<LlamaModel>(config.llama, options.storage, make_extended_layers(config));
+// What a family's settings hold of Llama's.
+template <typename Config>
+LlamaConfig& llama_of(Config& config) {
+  return config.llama;
 }
+LlamaConfig& llama_of(DeepseekConfig& config) { return config.mixture.llama; }
 
-template <PlainMlpConfig (*parse)(const Json&)>
-std::unique_ptr<Model> create_plain_mlp(const Json& json, const ModelOptions& options) {
-  PlainMlpConfig config = parse(json);
-  apply(json, options, config.llama);
-  return std::make_unique<LlamaModel>(config.llama, options.storage, make_plain_mlp_layers(config));
-}
-
-template <MixtureConfig (*parse)(const Json&)>
-std::unique_ptr<Model> create_mixture(const Json& json, const ModelOptions& options) {
-  MixtureConfig config = parse(json);
-  apply(json, options, config.llama);
-  return std::make_unique<LlamaModel>(config.llama, options.storage, make_mixture_layers(config));
-}
-
-std::unique_ptr<Model> create_gpt_oss(const Json& json, const ModelOptions& options) {
-  GptOssConfig config = parse_gpt_oss_config(json);
-  apply(json, options, config.llama);
-  return std::make_unique<LlamaModel>(config.llama, options.storage, make_gpt_oss_layers(config));
+// Llama's chain with layers of the family's own.
+template <auto parse, auto make_layers>
+std::unique_ptr<Model> create_layers(const Json& json, const ModelOptions& options) {
+  auto config = parse(json);
+  LlamaConfig& llama = llama_of(config);
+  apply(json, options, llama);
+  return std::make_unique<LlamaModel>(llama, options.storage, make_layers(config));
 }
 
 std::unique_ptr<Model> create_gemma4(const Json& json, const ModelOptions& options) {
   Gemma4Config config = parse_gemma4_config(json);
   apply(json, options, config.llama);
   return std::make_unique<Gemma4Model>(config, options.storage);
-}
-
-template <Qwen35Config (*parse)(const Json&)>
-std::unique_ptr<Model> create_qwen3_5(const Json& json, const ModelOptions& options) {
-  Qwen35Config config = parse(json);
-  apply(json, options, config.llama);
-  return std::make_unique<LlamaModel>(config.llama, options.storage, make_qwen3_5_layers(config));
-}
-
-template <DeepseekConfig (*parse)(const Json&)>
-std::unique_ptr<Model> create_deepseek(const Json& json, const ModelOptions& options) {
-  DeepseekConfig config = parse(json);
-  apply(json, options, config.mixture.llama);
-  return std::make_unique<LlamaModel>(config.mixture.llama, options.storage,
-                                      make_deepseek_layers(config));
 }
 
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
@@ -154,15 +128,19 @@ struct Family {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
-      {"apertus", {create_plain_mlp<parse_apertus_config>, nullptr}},
-      {"arcee", {create_plain_mlp<parse_arcee_config>, "ArceeForSequenceClassification"}},
+      {"apertus", {create_layers<parse_apertus_config, make_plain_mlp_layers>, nullptr}},
+      {"arcee",
+       {create_layers<parse_arcee_config, make_plain_mlp_layers>,
+        "ArceeForSequenceClassification"}},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"deepseek_v2",
-       {create_deepseek<parse_deepseek_v2_config>, "DeepseekV2ForSequenceClassification"}},
+       {create_layers<parse_deepseek_v2_config, make_deepseek_layers>,
+        "DeepseekV2ForSequenceClassification"}},
       {"deepseek_v3",
-       {create_deepseek<parse_deepseek_v3_config>, "DeepseekV3ForSequenceClassification"}},
+       {create_layers<parse_deepseek_v3_config, make_deepseek_layers>,
+        "DeepseekV3ForSequenceClassification"}},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
@@ -173,8 +151,8 @@ const std::map<std::string, Family>& families() {
       {"gemma4_text", {create_gemma4, nullptr}},
       {"glm", {create_llama<parse_glm_config>, "GlmForSequenceClassification"}},
       {"glm4", {create_llama<parse_glm4_config>, "Glm4ForSequenceClassification"}},
-      {"glm4_moe", {create_mixture<parse_glm4_moe_config>, nullptr}},
-      {"glm4_moe_lite", {create_deepseek<parse_glm4_moe_lite_config>, nullptr}},
+      {"glm4_moe", {create_layers<parse_glm4_moe_config, make_mixture_layers>, nullptr}},
+      {"glm4_moe_lite", {create_layers<parse_glm4_moe_lite_config, make_deepseek_layers>, nullptr}},
       {"gpt2",
        {.create = create_gpt2<parse_gpt2_config>,
         .classifier = "GPT2ForSequenceClassification",
@@ -185,18 +163,22 @@ const std::map<std::string, Family>& families() {
         .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
       {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
       {"gpt_oss",
-       {.create = create_gpt_oss,
+       {.create = create_layers<parse_gpt_oss_config, make_gpt_oss_layers>,
         .classifier = "GptOssForSequenceClassification",
         .experts_are_transposed = true}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"hunyuan_v1_dense",
-       {create_extended<parse_hunyuan_v1_dense_config>, "HunYuanDenseV1ForSequenceClassification"}},
+       {create_layers<parse_hunyuan_v1_dense_config, make_extended_layers>,
+        "HunYuanDenseV1ForSequenceClassification"}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
       {"ministral3",
-       {create_extended<parse_ministral3_config>, "Ministral3ForSequenceClassification"}},
+       {create_layers<parse_ministral3_config, make_extended_layers>,
+        "Ministral3ForSequenceClassification"}},
       {"mistral", {create_llama<parse_mistral_config>, "MistralForSequenceClassification"}},
-      {"mixtral", {create_mixture<parse_mixtral_config>, "MixtralForSequenceClassification"}},
+      {"mixtral",
+       {create_layers<parse_mixtral_config, make_mixture_layers>,
+        "MixtralForSequenceClassification"}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"opt",
@@ -207,15 +189,23 @@ const std::map<std::string, Family>& families() {
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
       {"qwen2", {create_llama<parse_qwen2_config>, "Qwen2ForSequenceClassification"}},
-      {"qwen2_moe", {create_mixture<parse_qwen2_moe_config>, "Qwen2MoeForSequenceClassification"}},
+      {"qwen2_moe",
+       {create_layers<parse_qwen2_moe_config, make_mixture_layers>,
+        "Qwen2MoeForSequenceClassification"}},
       {"qwen3", {create_llama<parse_qwen3_config>, "Qwen3ForSequenceClassification"}},
-      {"qwen3_5_moe_text", {create_qwen3_5<parse_qwen3_5_moe_config>, nullptr}},
+      {"qwen3_5_moe_text", {create_layers<parse_qwen3_5_moe_config, make_qwen3_5_layers>, nullptr}},
       {"qwen3_5_text",
-       {create_qwen3_5<parse_qwen3_5_config>, "Qwen3_5TextForSequenceClassification"}},
-      {"qwen3_moe", {create_mixture<parse_qwen3_moe_config>, "Qwen3MoeForSequenceClassification"}},
+       {create_layers<parse_qwen3_5_config, make_qwen3_5_layers>,
+        "Qwen3_5TextForSequenceClassification"}},
+      {"qwen3_moe",
+       {create_layers<parse_qwen3_moe_config, make_mixture_layers>,
+        "Qwen3MoeForSequenceClassification"}},
       {"qwen3_next",
-       {create_qwen3_5<parse_qwen3_next_config>, "Qwen3NextForSequenceClassification"}},
-      {"seed_oss", {create_extended<parse_seed_oss_config>, "SeedOssForSequenceClassification"}},
+       {create_layers<parse_qwen3_next_config, make_qwen3_5_layers>,
+        "Qwen3NextForSequenceClassification"}},
+      {"seed_oss",
+       {create_layers<parse_seed_oss_config, make_extended_layers>,
+        "SeedOssForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
       {"stablelm",
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
