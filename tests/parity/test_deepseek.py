@@ -7,9 +7,10 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from llama_reference import gradients_of, make_documents, run_reference, save_checkpoint
-from probe import relative_error, run_probe, run_probe_raw
+from probe import run_probe, run_probe_raw
 from test_gpt2 import edit_config
 from test_llama import DYNAMIC, LINEAR, ROPE_500, YARN, compare
+from test_rotary_decoders import closeness_of_bfloat16
 
 LENGTHS = (23, 1, 9, 40)
 FAST = dict(rope_type="default", rope_theta=10.0)
@@ -62,19 +63,8 @@ def test_equals_transformers(tmp_path, name):
 
 @pytest.mark.parametrize("name", CHOOSING_NONE)
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name):
-    save_checkpoint(tmp_path, scale=0.04, **CONFIGS[name])
-    ours, theirs = [], []
-    for draw in range(3):
-        documents = make_documents(LENGTHS, seed=draw)
-        rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-        exact = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
-        run_reference(rounded, documents)
-        run_reference(exact, documents)
-        tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
-        for (key, a), (_, b) in zip(gradients_of(rounded), gradients_of(exact)):
-            ours.append(relative_error(tensors["grad:" + key], b))
-            theirs.append(relative_error(a, b))
-    assert sum(ours) < 1.1 * sum(theirs)
+    ours, theirs = closeness_of_bfloat16(tmp_path, CONFIGS[name])
+    assert ours < 1.1 * theirs
 
 
 @pytest.mark.parametrize("name", ["v2_lite", "v3"])

@@ -12,6 +12,7 @@ from probe import relative_error, run_probe
 from running import strata
 from test_llama import compare
 from test_lora import probe_name, randomise
+from test_rotary_decoders import closeness_of_bfloat16
 
 LENGTHS = (23, 1, 9, 40)
 EXPERTS = dict(family="gemma4_text", enable_moe_block=True, num_experts=5, top_k_experts=2, moe_intermediate_size=14)
@@ -37,19 +38,8 @@ def test_equals_transformers(tmp_path, name):
 
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path):
     """Where every token has all experts: of others rounding may choose."""
-    save_checkpoint(tmp_path, scale=0.04, **CONFIGS["all_of_three"])
-    ours, theirs = [], []
-    for draw in range(3):
-        documents = make_documents(LENGTHS, seed=draw)
-        rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-        exact = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
-        run_reference(rounded, documents)
-        run_reference(exact, documents)
-        tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
-        for (key, a), (_, b) in zip(rounded.named_parameters(), exact.named_parameters()):
-            ours.append(relative_error(tensors["grad:" + key], b.grad))
-            theirs.append(relative_error(a.grad, b.grad))
-    assert sum(ours) < 1.1 * sum(theirs)
+    ours, theirs = closeness_of_bfloat16(tmp_path, CONFIGS["all_of_three"])
+    assert ours < 1.1 * theirs
 
 
 def test_checkpointing_is_bit_equal(tmp_path):

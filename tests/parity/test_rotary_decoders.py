@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from llama_reference import LLAMA3, make_documents, run_reference, save_checkpoint
+from llama_reference import LLAMA3, gradients_of, make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe, run_probe_raw
 from test_gpt2 import edit_config
 from test_llama import DYNAMIC, LINEAR, LONGROPE, ROPE_500, YARN
@@ -113,11 +113,11 @@ def closeness_of_bfloat16(folder, settings):
         run_reference(rounded, documents)
         run_reference(exact, documents)
         tensors, _ = run_probe(folder, documents=documents, dtype="bfloat16")
-        for (name, a), (_, b) in zip(rounded.named_parameters(), exact.named_parameters()):
+        for (name, a), (_, b) in zip(gradients_of(rounded), gradients_of(exact)):
             if name.endswith("k_proj.bias"):  # nearly zero, which rounding hides
                 continue
-            ours += relative_error(tensors["grad:" + name], b.grad)
-            theirs += relative_error(a.grad, b.grad)
+            ours += relative_error(tensors["grad:" + name], b)
+            theirs += relative_error(a, b)
     return ours, theirs
 
 
