@@ -8,8 +8,9 @@ from transformers import AutoModelForCausalLM
 
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import BUILD, relative_error, run_probe
+from test_falcon import merged_computes_what_the_adapter_does
 from test_llama import CONFIGS, FAST
-from test_lora import APERTUS, attach, randomise
+from test_lora import APERTUS
 from test_rotary_decoders import (LENGTHS, checkpointing_is_bit_equal, errors_beside, loss_has_the_slope_of_its_gradients,
                                   weights_of, write)
 
@@ -63,13 +64,4 @@ def test_a_file_without_them_is_refused(tmp_path, missing):
                          ids=["layers", "activation"])
 def test_merging(tmp_path, lora):
     save_checkpoint(tmp_path, **APERTUS)
-    model = attach(tmp_path, lora, torch.float32, seed=3)
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    run = subprocess.run([BUILD / "strata", "merge-adapter", tmp_path / "adapter", tmp_path / "merged", "--base_model",
-                          tmp_path], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
-    ids = torch.arange(20)[None]
-    with torch.no_grad():
-        assert relative_error(found(ids).logits, model.eval()(ids).logits) < 1e-5
+    merged_computes_what_the_adapter_does(tmp_path, lora)

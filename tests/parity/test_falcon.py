@@ -105,6 +105,19 @@ def test_names_of_published_files_of_bloom(tmp_path):
     equals_transformers(tmp_path)
 
 
+def merged_computes_what_the_adapter_does(folder, lora):
+    model = attach(folder, lora, torch.float32, seed=3)
+    randomise(model, 0.08)
+    model.save_pretrained(folder / "adapter")
+    run = subprocess.run([BUILD / "strata", "merge-adapter", folder / "adapter", folder / "merged", "--base_model",
+                          folder], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 0, run.stderr
+    found = AutoModelForCausalLM.from_pretrained(folder / "merged").eval()
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert relative_error(found(ids).logits, model.eval()(ids).logits) < 1e-5
+
+
 @pytest.mark.parametrize("name,is_bare", [("falcon_40b", False), ("bloom", False), ("bloom", True)])
 @pytest.mark.parametrize("lora", [dict(target_modules="all-linear", r=3),
                                   dict(target_modules=["dense", "word_embeddings"], r=2),
@@ -114,16 +127,7 @@ def test_merging(tmp_path, name, is_bare, lora):
     save_checkpoint(tmp_path, **CONFIGS[name])
     if is_bare:
         write(tmp_path, {key.removeprefix("transformer."): value for key, value in weights_of(tmp_path).items()})
-    model = attach(tmp_path, lora, torch.float32, seed=3)
-    randomise(model, 0.08)
-    model.save_pretrained(tmp_path / "adapter")
-    run = subprocess.run([BUILD / "strata", "merge-adapter", tmp_path / "adapter", tmp_path / "merged", "--base_model",
-                          tmp_path], capture_output=True, text=True, timeout=60)
-    assert run.returncode == 0, run.stderr
-    found = AutoModelForCausalLM.from_pretrained(tmp_path / "merged").eval()
-    ids = torch.arange(20)[None]
-    with torch.no_grad():
-        assert relative_error(found(ids).logits, model.eval()(ids).logits) < 1e-5
+    merged_computes_what_the_adapter_does(tmp_path, lora)
 
 
 @pytest.mark.parametrize("settings", [{}, dict(NEW, num_kv_heads=2, bias=True)], ids=["7b", "40b"])
