@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import BUILD, relative_error, run_probe
+from probe import BUILD, run_probe
 from test_falcon import merged_computes_what_the_adapter_does
 from test_llama import CONFIGS, FAST
 from test_lora import APERTUS
