@@ -1,5 +1,6 @@
 #include "strata/cli/plan_report.h"
 
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -55,8 +56,10 @@ PlannedPlace place_of(const config::RunConfig& config) {
   return place;
 }
 
-train::RunPlan plan_at(const config::RunConfig& config, const PlannedPlace& place) {
+train::RunPlan plan_at(const config::RunConfig& config, const PlannedPlace& place,
+                       int64_t most_bytes = std::numeric_limits<int64_t>::max()) {
   train::PlanRequest request;
+  request.most_bytes = most_bytes;
   request.world_size = place.world_size;
   request.local_world_size = place.world_size / place.nodes;
   request.on_device = place.is_cuda;
@@ -106,7 +109,7 @@ std::optional<int64_t> peak_with(const std::vector<const PlanChange*>& applied,
     if (!change->apply(changed, changed_place)) return std::nullopt;
   }
   try {
-    const train::RunPlan plan = plan_at(changed, changed_place);
+    const train::RunPlan plan = plan_at(changed, changed_place, *changed_place.available);
     return memory::peak_bytes(plan.memory.peak, changed_place.process_bytes + plan.scratch_bytes);
   } catch (const ConfigError&) {
     return std::nullopt;  // not with this model, such as codes over GPT-2's matrices

@@ -45,19 +45,21 @@ class Walk {
 
   Plan run() {
     executor_.observe(phase_observer(account_));
-    optimizer_step();
-    repeat_step();
-    evaluate();
+    if (!is_over()) optimizer_step();
+    if (!is_over()) repeat_step();
+    if (!is_over()) evaluate();
     executor_.observe({});
-    save();
+    if (!is_over()) save();
     Plan plan{account_.phases(), account_.peak(), account_.elsewhere(), sent_, {}};
     // Last, because it ends amid a step, where strategies hold what they give back after one.
-    trace_schedule();
+    if (!is_over()) trace_schedule();
     plan.schedule = std::move(schedule_);
     return plan;
   }
 
  private:
+  bool is_over() const { return account_.peak().peak_bytes > options_.most_bytes; }
+
   // What rank 0 has of it.
   nn::Batch imagined_part(const std::vector<int64_t>& documents,
                           const std::vector<int64_t>& sources) const {

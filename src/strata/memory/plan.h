@@ -3,6 +3,7 @@
 // Owns: the walk. Never: settings; train/ builds what is walked.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct WalkOptions {
   // Encoder-decoder models: each document's source. Empty: there are none.
   std::vector<int64_t> sources{}, eval_sources{};
   bool balances_experts = false;  // the step asks a nn::ExpertBalance
+  // The walk ends behind the phase in which more than this is in use.
+  int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 
 // One step of the schedule, and the most that was in use while it ran.

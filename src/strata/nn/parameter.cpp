@@ -140,11 +140,13 @@ void Parameter::attach_value(at::Tensor value) {
         "a bug",
         name_, value.numel(), stored_numel_);
   }
-  value_ = quantization_ ? value : value.view(shape_);
+  const bool is_shaped = quantization_ || value.sizes() == at::IntArrayRef(shape_);
+  value_ = is_shaped ? std::move(value) : value.view(shape_);
 }
 
 void Parameter::attach_grad(at::Tensor gradient, bool overwrite) {
-  grad_ = gradient.view(shape_);
+  const bool is_shaped = gradient.sizes() == at::IntArrayRef(shape_);
+  grad_ = is_shaped ? std::move(gradient) : gradient.view(shape_);
   overwrite_ = overwrite;
   written_ = false;
 }

@@ -1,5 +1,6 @@
 // The way of gradients: from backward through the reduction into the homes.
 #include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/plain_view.h"
 #include "strata/shard/in_place.h"
 #include "strata/shard/unit_visit.h"
 
@@ -24,7 +25,7 @@ void UnitStore::open_gradients(int u, bool first_micro_step) {
     const bool overwrite = !own_home || first_micro_step;
     for (const Extent& extent : segment.extents) {
       extent.parameter->attach_grad(
-          visit.whole_gradient.narrow(0, extent.begin, extent.parameter->numel()), overwrite);
+          plain_view(visit.whole_gradient, extent.begin, extent.parameter->shape()), overwrite);
     }
   }
 }

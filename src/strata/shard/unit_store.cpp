@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/plain_view.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/shard/in_place.h"
 #include "strata/shard/pinned_memory.h"
@@ -308,8 +309,11 @@ void UnitStore::attach_values(int u) {
   const std::vector<Visit>& visits = state_of(u).visits;
   for (size_t s = 0; s < visits.size(); ++s) {
     for (const Extent& extent : unit(u).segments[s].extents) {
-      extent.parameter->attach_value(
-          visits[s].slot.narrow(0, extent.begin, extent.parameter->stored_numel()));
+      nn::Parameter& parameter = *extent.parameter;
+      const int64_t bytes = parameter.stored_numel();  // of codes
+      parameter.attach_value(plain_view(
+          visits[s].slot, extent.begin,
+          parameter.quantization() ? at::IntArrayRef(bytes) : at::IntArrayRef(parameter.shape())));
     }
   }
 }

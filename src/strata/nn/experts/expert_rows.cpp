@@ -9,6 +9,7 @@
 #include <c10/core/GradMode.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/plain_view.h"
 #include "strata/nn/experts/expert_rows.h"
 
 namespace strata::nn {
@@ -90,7 +91,9 @@ void for_each_expert(const ExpertRows& rows, bool at_once,
 }
 
 at::Tensor rows_of(const at::Tensor& x, const ExpertRows& rows, size_t expert) {
-  return x.narrow(0, rows.begin[expert], rows.count(expert));
+  const int64_t begin = rows.begin[expert], count = rows.count(expert);
+  const bool is_followed = c10::GradMode::is_enabled() && x.requires_grad();
+  return is_followed ? x.narrow(0, begin, count) : plain_rows(x, begin, count);
 }
 
 at::Tensor spread(const at::Tensor& x, const ExpertRows& rows) {

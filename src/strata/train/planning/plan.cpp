@@ -192,6 +192,7 @@ int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& st
 memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequest& request,
                                  const Trainee& trainee) {
   memory::WalkOptions walk;
+  walk.most_bytes = request.most_bytes;
   walk.accumulation = config.train.gradient_accumulation_steps;
   walk.balances_experts = trainee.balancing.is_measured();
   walk.documents = !request.documents.empty() ? request.documents

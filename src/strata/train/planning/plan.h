@@ -2,6 +2,8 @@
 // it. Owns: how settings become the walked things. Never: prints.
 #pragma once
 
+#include <limits>
+
 #include "strata/config/run_config.h"
 #include "strata/memory/plan.h"
 
@@ -17,6 +19,9 @@ struct PlanRequest {
   // as many as the settings allow.
   std::vector<int64_t> documents;
   std::vector<int64_t> eval_documents;
+  // Whoever asks only whether a rank fits into this: the walk ends where more is in use, and what
+  // the plan says is less than what the run would take.
+  int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 
 // Rows of the largest batch that only runs forward: of an evaluation, or while dpo asks its
