@@ -210,6 +210,11 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   choose_by_plan(config, mesh, device, environment.local_world_size, request, notes);
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) watch.emplace(config, request(config), device);
+  // Now: who is ended for his memory says nothing any more.
+  const std::optional<std::string> shortage =
+      memory_warning(mesh, device, environment.local_world_size,
+                     watch ? watch->bytes_to_come() : std::optional<int64_t>());
+  if (shortage) output.write(*shortage + "\n");
   try {
     return train({.config = config,
                   .settings = settings,

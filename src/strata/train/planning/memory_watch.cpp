@@ -90,6 +90,12 @@ int64_t MemoryWatch::process_bytes() const {
   return process_bytes_ + memory::kWarmUpBytes + plan_.scratch_bytes;
 }
 
+std::optional<int64_t> MemoryWatch::bytes_to_come() const {
+  if (!failure_.empty()) return std::nullopt;
+  const int64_t held = device_.is_cuda() ? 0 : process_bytes_;
+  return memory::peak_bytes(plan_.memory.peak, process_bytes()) - held;
+}
+
 std::string MemoryWatch::planned_line() const {
   if (!failure_.empty()) return "memory plan: none: " + failure_;
   return "memory plan: " + memory::peak_line(plan_.memory.peak, process_bytes());
