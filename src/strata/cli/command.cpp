@@ -111,7 +111,14 @@ std::string advice_for(const std::string& word) {
   constexpr const char* kEvaluate =
       "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0 "
       "--save_strategy no";
+  constexpr const char* kLaunch = "write strata launch in its place";
+  constexpr const char* kLeaveOut = "leave the word out: strata launch, strata sft and so on";
   static const std::map<std::string_view, const char*> kAdvice = {
+      {"torchrun", kLaunch},
+      {"deepspeed", kLaunch},
+      {"mpirun", kLaunch},
+      {"accelerate", kLeaveOut},
+      {"trl", kLeaveOut},
       {"train", kTrain},
       {"finetune", kTrain},
       {"fine-tune", kTrain},
