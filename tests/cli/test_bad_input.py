@@ -164,6 +164,20 @@ DATA = {
 }
 
 
+def test_a_parquet_page_that_is_not_what_its_checksum_says(inputs, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"text": [f"the cat sat on mat {i}" for i in range(40)]})
+    file = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(table, file, compression="none", use_dictionary=False, write_page_checksum=True)
+    file.write_bytes(file.read_bytes().replace(b"on mat 17", b"on max 17"))
+    assert pyarrow.parquet.read_table(file)["text"][17].as_py() == "the cat sat on max 17", "readable all the same"
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, data=file))
+    assert re.search(r"train\.parquet: found .*CRC.*, expected a readable", text), text
+    assert_nothing_written(tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", DATA)
 def test_data(inputs, tmp_path, name):
     content, message = DATA[name]
