@@ -187,6 +187,15 @@ def test_data(inputs, tmp_path, name):
     assert_nothing_written(tmp_path / "out")
 
 
+@pytest.mark.parametrize("rows,flags", [(GOOD + "[1, 2]\n", {}), (GOOD * 3, dict(dataloader_drop_last=True))],
+                         ids=["a_bad_row", "no_whole_batch"])
+def test_what_all_ranks_fail_with_is_told_once(inputs, tmp_path, rows, flags):
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, data=data_folder(tmp_path, rows), **flags), world=3)
+    assert [line[:15] for line in text.splitlines() if "error: " in line] == ["[rank 0] error:", "error: rank 0: "], text
+    assert "memory of loading" not in text
+    assert_nothing_written(tmp_path / "out")
+
+
 def test_data_folder_missing(inputs, tmp_path):
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, data=tmp_path / "nowhere"))
     assert "nowhere" in text

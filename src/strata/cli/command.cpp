@@ -28,6 +28,7 @@
 #include "strata/cli/bus_error.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/standard_streams.h"
+#include "strata/comm/told_once.h"
 #include "strata/report/progress.h"
 
 namespace strata::cli {
@@ -94,6 +95,12 @@ std::string rank_label() {
   if (!rank || !world_size || std::string_view(world_size) == "1") return "";
   if (std::getenv("STRATA_LAUNCH_TIME") && std::string_view(rank) != "0") return "";
   return fmt::format("[rank {}] ", rank);
+}
+
+// The first rank of a machine; every rank where no launcher says which that is.
+bool speaks_for_machine() {
+  const char* rank = std::getenv("LOCAL_RANK");
+  return rank == nullptr || std::string_view(rank) == "0";
 }
 
 int fail(const std::string& message, int exit_code) {
@@ -199,6 +206,10 @@ int run(int argc, char** argv) {
     const int exit_code = dispatch({argv + std::min(argc, 1), argv + argc});
     if (exit_code == 0) require_written_output();
     return exit_code;
+  } catch (const comm::SameFailure& error) {
+    std::this_thread::sleep_for(kCauseFirst);
+    // Of another machine nobody may see what rank 0 says.
+    return speaks_for_machine() ? fail(error.what(), error.exit_code()) : error.exit_code();
   } catch (const CommError& error) {
     std::this_thread::sleep_for(kCauseFirst);
     return fail(error.what(), error.exit_code());

@@ -127,6 +127,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   require_positions(limits, sets.train);
   if (sets.eval) require_positions(limits, *sets.eval);
   // Before a model is loaded and an epoch trained.
+  training_sampler(config, sets.train, wanted.data_parallel_size);
   if (sets.eval) evaluation_sampler(config, *sets.eval, wanted.data_parallel_size);
   sets.warnings = find_data_mistakes(config, limits, vocabulary, sets);
   return sets;

@@ -7,6 +7,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/comm/told_once.h"
 #include "strata/train/loop/rehearsal.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/planning/batch_size_choice.h"
@@ -151,13 +152,13 @@ Datasets fetch_and_prepare(const config::RunConfig& config, comm::Mesh& mesh, at
                                                  int64_t all) {
     line.show_download(name, done, all);
   };
-  comm::all_or_nothing(*mesh.world, "looking at the model", [&] {
+  comm::all_or_nothing_told_once(*mesh.world, "looking at the model", [&] {
     fetch_model(config.model, show_download);
     require_recipe_of(load_model_config(config.model), config);
   });
   check_layout(config, mesh, target_of(device));
   Datasets datasets;
-  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
+  comm::all_or_nothing_told_once(*mesh.world, "preparing the data", [&] {
     datasets = load_datasets(config, read_model_limits(config.model),
                              {.progress = line.row_progress(),
                               .download_progress = show_download,
