@@ -10,6 +10,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
+#include "strata/train/planning/planned_room.h"
 
 namespace strata::train {
 namespace {
@@ -92,8 +93,7 @@ int64_t MemoryWatch::process_bytes() const {
 
 std::optional<int64_t> MemoryWatch::bytes_to_come() const {
   if (!failure_.empty()) return std::nullopt;
-  const int64_t held = device_.is_cuda() ? 0 : process_bytes_;
-  return memory::peak_bytes(plan_.memory.peak, process_bytes()) - held;
+  return needed_bytes(plan_, device_) - (device_.is_cuda() ? 0 : resident_bytes());
 }
 
 std::string MemoryWatch::planned_line() const {
