@@ -3,6 +3,7 @@
 FREE_BYTES: how much room statvfs() finds in every folder. MEMINFO: the file that is read in place of
 /proc/meminfo. NO_LOCKS: flock() of a file `.lock` answers that the file system has no locks.
 NO_THREADS: pthread_create() finds no room for another thread.
+NO_SHARED_MAPS: mmap() of a file for reading gives no pages that others share, as some FUSE file systems.
 FULL_WHILE: as long as there is a file of that name, no row of a `metrics.jsonl` finds room.
 """
 
@@ -22,6 +23,7 @@ SOURCE = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -66,6 +68,17 @@ int flock(int descriptor, int operation) {
     return -1;
   }
   return next(descriptor, operation);
+}
+void* mmap(void* address, size_t size, int access, int kind, int descriptor, off_t offset) {
+  void* (*next)(void*, size_t, int, int, int, off_t) = dlsym(RTLD_NEXT, "mmap");
+  if (getenv("NO_SHARED_MAPS") && kind == MAP_SHARED && access == PROT_READ) {
+    errno = ENODEV;
+    return MAP_FAILED;
+  }
+  return next(address, size, access, kind, descriptor, offset);
+}
+void* mmap64(void* address, size_t size, int access, int kind, int descriptor, off_t offset) {
+  return mmap(address, size, access, kind, descriptor, offset);
 }
 ssize_t write(int descriptor, const void* data, size_t size) {
   ssize_t (*next)(int, const void*, size_t) = dlsym(RTLD_NEXT, "write");

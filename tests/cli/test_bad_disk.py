@@ -258,3 +258,18 @@ def test_disk_full_while_logging(inputs, tmp_path, small_disk):
     last = int(re.search(r"stopped on request after step (\d+)", text)[1])
     rows = [json.loads(line)["step"] for line in (small_disk / "metrics.jsonl").open()]
     assert rows == list(range(1, last + 1)) and last > len(lines)
+
+
+def test_a_file_system_without_shared_maps(inputs, tmp_path):
+    """Model, prepared rows, result and checkpoint lie on one, as on cloud storage that FUSE mounts."""
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=4,
+                       save_strategy="steps", save_steps=2)
+    variables = preloaded.variables(NO_SHARED_MAPS=1)
+    results = []
+    for more in ({}, variables, {**variables, "RESUME": "yes"}):
+        again = {"resume_from_checkpoint": flags["output_dir"] / "checkpoint-2"} if more.pop("RESUME", None) else {}
+        process = start_strata({**flags, **again}, 2, {**more, "HF_HOME": tmp_path / "home"})
+        text = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, text
+        results.append((tmp_path / "out" / "model.safetensors").read_bytes())
+    assert results == results[:1] * 3

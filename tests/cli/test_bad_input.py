@@ -164,12 +164,35 @@ DATA = {
 }
 
 
+def test_a_parquet_page_that_is_not_what_its_checksum_says(inputs, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"text": [f"the cat sat on mat {i}" for i in range(40)]})
+    file = tmp_path / "train.parquet"
+    pyarrow.parquet.write_table(table, file, compression="none", use_dictionary=False, write_page_checksum=True)
+    file.write_bytes(file.read_bytes().replace(b"on mat 17", b"on max 17"))
+    assert pyarrow.parquet.read_table(file)["text"][17].as_py() == "the cat sat on max 17", "readable all the same"
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, data=file))
+    assert re.search(r"train\.parquet: found .*CRC.*, expected a readable", text), text
+    assert_nothing_written(tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", DATA)
 def test_data(inputs, tmp_path, name):
     content, message = DATA[name]
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path,
                          data=data_folder(tmp_path, content)))
     assert re.search(message, text), text
+    assert_nothing_written(tmp_path / "out")
+
+
+@pytest.mark.parametrize("rows,flags", [(GOOD + "[1, 2]\n", {}), (GOOD * 3, dict(dataloader_drop_last=True))],
+                         ids=["a_bad_row", "no_whole_batch"])
+def test_what_all_ranks_fail_with_is_told_once(inputs, tmp_path, rows, flags):
+    text = fail(flags_of(inputs, inputs.model("plain"), tmp_path, data=data_folder(tmp_path, rows), **flags), world=3)
+    assert [line[:15] for line in text.splitlines() if "error: " in line] == ["[rank 0] error:", "error: rank 0: "], text
+    assert "memory of loading" not in text
     assert_nothing_written(tmp_path / "out")
 
 

@@ -42,7 +42,8 @@ def test_unknown_command():
                              "mean launch?\n")
     assert "expected one of launch, sft, " in run("zzz").stderr
     for word, advice in (("train", "; strata sft trains"), ("generate", "; strata chat answers"),
-                         ("merge", "; strata merge-adapter folds"), ("train.py", "; write strata launch train.py\n")):
+                         ("merge", "; strata merge-adapter folds"), ("deepspeed", "; write strata launch in its place\n"),
+                         ("accelerate", "; leave the word out: strata launch"), ("train.py", "; write strata launch train.py\n")):
         result = run(word)
         assert result.returncode == 2 and f"error: {word}: found an unknown command" in result.stderr
         assert advice in result.stderr

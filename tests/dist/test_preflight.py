@@ -109,6 +109,26 @@ def test_memory_for_copies_and_for_the_result(inputs, model, tmp_path):
         shutil.rmtree(tmp_path / "out")
 
 
+def test_memory_for_the_run_itself(inputs, model, tmp_path):
+    """Too little for what the plan says is told before the weights are loaded, where the system might end the run."""
+    meminfo = tmp_path / "meminfo"
+    flags = base_flags(model, inputs.data("messages"), tmp_path / "out", max_steps=1)
+    found = []
+    for available in (4_000, 1_000_000):
+        meminfo.write_text(f"MemTotal: 9000000 kB\nMemAvailable: {available} kB\n")
+        code, text = run_with(flags, 2, MEMINFO=meminfo)
+        assert code == 0, text
+        found.append(re.findall(r"^warning: memory: found ([\d.]+) MB free for each of 2 ranks, expected the ([\d.]+) MB "
+                                r"that a rank will take by the plan", text, re.M))
+        plan = re.search(r"^memory plan: ([\d.]+) MB .* runtime ([\d.]+) MB", text, re.M)
+        assert text.find("warning: memory") < text.index("trainable params")
+    (free, needed), = found[0]
+    assert float(free) == pytest.approx(2000 * 1024 / 1e6, abs=0.01)
+    # All but what the process has already.
+    assert float(plan[1]) - float(plan[2]) <= float(needed) <= float(plan[1]) - float(plan[2]) + 12
+    assert not found[1]
+
+
 @pytest.fixture
 def hosts(tmp_path):
     """Working folders of two machines, with an output folder each."""

@@ -247,6 +247,42 @@ def test_rows_that_are_not_cut(inputs, tmp_path):
     compare(run.state["log_history"], trl_reference.log_history(flags))
 
 
+@pytest.mark.parametrize("settings", [{}, dict(data_seed=3, dataloader_drop_last=True)], ids=["all", "whole_batches"])
+def test_evaluations_of_grouped_rows(inputs, tmp_path, settings):
+    """Rows of about one length are evaluated together, too; the mean of a batch counts for each of its rows."""
+    flags = base_flags(inputs.model("plain"), inputs.data("text", test=31), tmp_path / "out", max_steps=1, eval_on_start=True,
+                       per_device_eval_batch_size=4, eval_strategy="steps", **settings)
+    found = {}
+    for strategy in ("group_by_length", "sequential"):
+        run = run_strata({**flags, "train_sampling_strategy": strategy})
+        expected = trl_reference.log_history({**flags, "train_sampling_strategy": strategy})[0]["eval_loss"]
+        found[strategy] = run.history[0]["eval_loss"]
+        assert abs(found[strategy] - expected) < 1e-4
+    assert abs(found["group_by_length"] - found["sequential"]) > 3e-4
+
+
+def test_evaluation_batches_whose_loss_is_not_finite(inputs, tmp_path):
+    """A token that only one evaluated row has is infinite in the frozen base; the mean is that of the other batches."""
+    import shutil
+
+    import safetensors.torch
+
+    model, data = tmp_path / "model", tmp_path / "data"
+    shutil.copytree(inputs.model("plain"), model)
+    shutil.copytree(inputs.data("text"), data)
+    (data / "test.jsonl").write_text((data / "test.jsonl").read_text() + '{"text": "the cat <|im_start|> sat"}\n')
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    weights["model.embed_tokens.weight"][1] = math.inf  # <|im_start|>
+    safetensors.torch.save_file(weights, model / "model.safetensors", {"format": "pt"})
+    flags = base_flags(model, data, tmp_path / "out", max_steps=2, eval_strategy="steps", eval_steps=1, per_device_eval_batch_size=2,
+                       per_device_train_batch_size=1, **{**LORA, "lora_target_modules": ["q_proj", "v_proj"]})
+    run = run_strata(flags)
+    expected = [row["eval_loss"] for row in trl_reference.log_history(flags) if "eval_loss" in row]
+    found = [row["eval_loss"] for row in run.history if "eval_loss" in row]
+    assert len(found) == 2 and found == pytest.approx(expected, abs=1e-4)
+    assert "evaluation after step 1: found 1 batch with a loss that is not finite" in run.text
+
+
 WORLD_SCRIPT = """
 import json, sys
 import trl_reference

@@ -58,6 +58,14 @@ Descriptor open_regular(const fs::path& path, size_t* size_bytes) {
   return file;
 }
 
+// Read-only. File systems that keep no pages that others share (FUSE with direct_io, as cloud
+// storage is often mounted) refuse a shared map and give a private one.
+void* map_for_reading(int descriptor, size_t size_bytes) {
+  void* address = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+  if (address != MAP_FAILED || errno != ENODEV) return address;
+  return ::mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+}
+
 }  // namespace
 
 std::string errno_text(int error_number) {
@@ -70,7 +78,7 @@ MappedFile::MappedFile(const fs::path& path) : path_(path) {
   size_t size_bytes = 0;
   const Descriptor file = open_regular(path, &size_bytes);
   if (size_bytes == 0) return;  // mmap refuses a length of zero
-  void* address = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  void* address = map_for_reading(file.get(), size_bytes);
   if (address == MAP_FAILED && errno == ENOMEM) {
     throw OutOfMemoryError(
         "{}: found no room for {} bytes in the address space, expected it to be mapped; raise that "

@@ -28,6 +28,7 @@
 #include "strata/cli/bus_error.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/standard_streams.h"
+#include "strata/comm/told_once.h"
 #include "strata/report/progress.h"
 
 namespace strata::cli {
@@ -96,6 +97,12 @@ std::string rank_label() {
   return fmt::format("[rank {}] ", rank);
 }
 
+// The first rank of a machine; every rank where no launcher says which that is.
+bool speaks_for_machine() {
+  const char* rank = std::getenv("LOCAL_RANK");
+  return rank == nullptr || std::string_view(rank) == "0";
+}
+
 int fail(const std::string& message, int exit_code) {
   std::fflush(stdout);
   tell("{}error: {}\n", rank_label(), visible(message));
@@ -111,7 +118,14 @@ std::string advice_for(const std::string& word) {
   constexpr const char* kEvaluate =
       "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0 "
       "--save_strategy no";
+  constexpr const char* kLaunch = "write strata launch in its place";
+  constexpr const char* kLeaveOut = "leave the word out: strata launch, strata sft and so on";
   static const std::map<std::string_view, const char*> kAdvice = {
+      {"torchrun", kLaunch},
+      {"deepspeed", kLaunch},
+      {"mpirun", kLaunch},
+      {"accelerate", kLeaveOut},
+      {"trl", kLeaveOut},
       {"train", kTrain},
       {"finetune", kTrain},
       {"fine-tune", kTrain},
@@ -192,6 +206,10 @@ int run(int argc, char** argv) {
     const int exit_code = dispatch({argv + std::min(argc, 1), argv + argc});
     if (exit_code == 0) require_written_output();
     return exit_code;
+  } catch (const comm::SameFailure& error) {
+    std::this_thread::sleep_for(kCauseFirst);
+    // Of another machine nobody may see what rank 0 says.
+    return speaks_for_machine() ? fail(error.what(), error.exit_code()) : error.exit_code();
   } catch (const CommError& error) {
     std::this_thread::sleep_for(kCauseFirst);
     return fail(error.what(), error.exit_code());

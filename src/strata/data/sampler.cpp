@@ -99,11 +99,14 @@ std::vector<int64_t> BatchSampler::batch(int64_t epoch, int rank, int64_t index)
   return batch;
 }
 
-EvalSampler::EvalSampler(int64_t num_rows, int64_t batch_size, int world_size, bool drop_last)
+EvalSampler::EvalSampler(int64_t num_rows, int64_t batch_size, int world_size, bool drop_last,
+                         const EvalGroups& groups)
     : num_rows_(num_rows),
       batch_size_(batch_size),
       world_size_(world_size),
-      sampler_(num_rows, batch_size, world_size, /*seed=*/0, "sequential", drop_last) {}
+      sampler_(num_rows, batch_size, world_size, groups.seed,
+               groups.lengths.empty() ? "sequential" : "group_by_length", drop_last,
+               {.lengths = groups.lengths, .rows = batch_size}) {}
 
 EvalBatch EvalSampler::batch(int rank, int64_t index) const {
   const int64_t begin = (index * world_size_ + rank) * batch_size_;

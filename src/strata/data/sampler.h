@@ -57,10 +57,18 @@ struct EvalBatch {
   int64_t num_real = 0;
 };
 
-// The evaluation order: sequential, dealt to ranks and filled up as above.
+// Rows of about the same length in one batch of an evaluation, as Trainer has them with
+// train_sampling_strategy group_by_length: drawn by one seed every time.
+struct EvalGroups {
+  std::vector<int64_t> lengths;  // tokens of every row; empty: the rows' own order
+  uint64_t seed = 0;             // data_seed, else seed
+};
+
+// The evaluation order: sequential or in groups, dealt to ranks and filled up as above.
 class EvalSampler {
  public:
-  EvalSampler(int64_t num_rows, int64_t batch_size, int world_size, bool drop_last = false);
+  EvalSampler(int64_t num_rows, int64_t batch_size, int world_size, bool drop_last = false,
+              const EvalGroups& groups = {});
 
   int64_t batches_per_rank() const { return sampler_.batches_per_rank(); }
   // Requires: as BatchSampler::batch.

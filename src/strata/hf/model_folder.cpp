@@ -49,6 +49,14 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
         "name OUT",
         folder.string(), other, folder.string());
   }
+  std::set<std::string> shards;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") shards.insert(entry.path().filename());
+  }
+  if (!shards.empty()) {
+    throw IoError("{}: found {} without {}, expected both; fetch the missing file", folder.string(),
+                  *shards.begin(), kModelIndexFile);
+  }
   throw IoError(
       "{}: found neither {} nor {}, expected one of them beside config.json; check the path",
       folder.string(), kModelWeightsFile, kModelIndexFile);

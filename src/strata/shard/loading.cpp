@@ -21,8 +21,9 @@ at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name) {
       return at::kBFloat16;
     default:
       throw FormatError(
-          "tensor \"{}\": found element type {}, expected F64, F32, F16 or BF16; convert "
-          "the checkpoint first",
+          "tensor \"{}\": found element type {}, expected F64, F32, F16 or BF16; load the model "
+          "with "
+          "transformers and save it in bfloat16",
           tensor_name, hf::name_of(dtype));
   }
 }

@@ -49,6 +49,19 @@ void require_positions(const ModelLimits& limits, const data::TokenStore& set) {
   }
 }
 
+// Empty unless rows are put in groups by them.
+std::vector<int64_t> lengths_to_group(const config::RunConfig& config,
+                                      const data::TokenStore& rows) {
+  std::vector<int64_t> lengths;
+  if (config.train.train_sampling_strategy != config::Sampling::kGroupByLength) return lengths;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    // Of a pair the source, which is what Trainer takes for its length.
+    lengths.push_back(config::recipe_of(config).has_encoder ? rows.lengths(i)[0]
+                                                            : rows.num_tokens(i));
+  }
+  return lengths;
+}
+
 }  // namespace
 
 const std::string& data_name(const config::DataConfig& config) {
@@ -114,7 +127,8 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   require_positions(limits, sets.train);
   if (sets.eval) require_positions(limits, *sets.eval);
   // Before a model is loaded and an epoch trained.
-  if (sets.eval) evaluation_sampler(config.train, *sets.eval, wanted.data_parallel_size);
+  training_sampler(config, sets.train, wanted.data_parallel_size);
+  if (sets.eval) evaluation_sampler(config, *sets.eval, wanted.data_parallel_size);
   sets.warnings = find_data_mistakes(config, limits, vocabulary, sets);
   return sets;
 }
@@ -123,14 +137,8 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
                                     int data_parallel_size) {
   const config::TrainConfig& train = config.train;
   data::LengthGroups groups{
-      .lengths = {}, .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
-  if (train.train_sampling_strategy == config::Sampling::kGroupByLength) {
-    for (size_t i = 0; i < rows.size(); ++i) {
-      // Of a pair the source, which is what Trainer takes for its length.
-      groups.lengths.push_back(config::recipe_of(config).has_encoder ? rows.lengths(i)[0]
-                                                                     : rows.num_tokens(i));
-    }
-  }
+      .lengths = lengths_to_group(config, rows),
+      .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
   return {static_cast<int64_t>(rows.size()),
           train.per_device_train_batch_size,
           data_parallel_size,
@@ -140,19 +148,24 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
           std::move(groups)};
 }
 
-data::EvalSampler evaluation_sampler(const config::TrainConfig& config,
-                                     const data::TokenStore& rows, int data_parallel_size) {
+data::EvalSampler evaluation_sampler(const config::RunConfig& config, const data::TokenStore& rows,
+                                     int data_parallel_size) {
+  const config::TrainConfig& train = config.train;
   const auto count = static_cast<int64_t>(rows.size());
-  const int64_t round = config.per_device_eval_batch_size * data_parallel_size;
-  if (config.dataloader_drop_last && count < round) {
+  const int64_t round = train.per_device_eval_batch_size * data_parallel_size;
+  if (train.dataloader_drop_last && count < round) {
     throw ConfigError(
         "dataloader_drop_last: found {} to evaluate on, expected at least {} ({} x "
         "per_device_eval_batch_size {}); use smaller batches or turn it off",
         counted(count, "row"), round, counted(data_parallel_size, "rank"),
-        config.per_device_eval_batch_size);
+        train.per_device_eval_batch_size);
   }
-  return {count, config.per_device_eval_batch_size, data_parallel_size,
-          config.dataloader_drop_last};
+  return {
+      count,
+      train.per_device_eval_batch_size,
+      data_parallel_size,
+      train.dataloader_drop_last,
+      {.lengths = lengths_to_group(config, rows), .seed = train.data_seed.value_or(train.seed)}};
 }
 
 }  // namespace strata::train

@@ -62,8 +62,8 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
                                     int data_parallel_size);
 
 // The same of an evaluation.
-data::EvalSampler evaluation_sampler(const config::TrainConfig& config,
-                                     const data::TokenStore& rows, int data_parallel_size);
+data::EvalSampler evaluation_sampler(const config::RunConfig& config, const data::TokenStore& rows,
+                                     int data_parallel_size);
 
 // Ids beyond what the rows of the base's embedding grow to (setup/vocabulary.h) are an error, rows
 // beyond its positions a warning. With dataset_cache, processes that need the same rows at the same

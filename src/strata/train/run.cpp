@@ -7,6 +7,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
+#include "strata/comm/told_once.h"
 #include "strata/train/loop/rehearsal.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/planning/batch_size_choice.h"
@@ -151,13 +152,13 @@ Datasets fetch_and_prepare(const config::RunConfig& config, comm::Mesh& mesh, at
                                                  int64_t all) {
     line.show_download(name, done, all);
   };
-  comm::all_or_nothing(*mesh.world, "looking at the model", [&] {
+  comm::all_or_nothing_told_once(*mesh.world, "looking at the model", [&] {
     fetch_model(config.model, show_download);
     require_recipe_of(load_model_config(config.model), config);
   });
   check_layout(config, mesh, target_of(device));
   Datasets datasets;
-  comm::all_or_nothing(*mesh.world, "preparing the data", [&] {
+  comm::all_or_nothing_told_once(*mesh.world, "preparing the data", [&] {
     datasets = load_datasets(config, read_model_limits(config.model),
                              {.progress = line.row_progress(),
                               .download_progress = show_download,
@@ -210,6 +211,11 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   choose_by_plan(config, mesh, device, environment.local_world_size, request, notes);
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) watch.emplace(config, request(config), device);
+  // Now: who is ended for his memory says nothing any more.
+  const std::optional<std::string> shortage =
+      memory_warning(mesh, device, environment.local_world_size,
+                     watch ? watch->bytes_to_come() : std::optional<int64_t>());
+  if (shortage) output.write(*shortage + "\n");
   try {
     return train({.config = config,
                   .settings = settings,

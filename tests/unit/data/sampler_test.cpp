@@ -132,6 +132,19 @@ TEST(BatchSampler, RefusesWhatCannotWork) {
   EXPECT_THROW(BatchSampler(4, 2, 2, 0, "random", true).batch(0, 2, 0), InternalError);
 }
 
+TEST(EvalSampler, GroupsRowsOfAboutTheSameLength) {
+  // transformers' get_length_grouped_indices(lengths, 2,
+  // generator=torch.Generator().manual_seed(42)).
+  const EvalSampler sampler(10, 2, 2, /*drop_last=*/false,
+                            {.lengths = {5, 1, 9, 3, 9, 2, 7, 7, 4, 1}, .seed = 42});
+  EXPECT_THAT(sampler.batch(0, 0).rows, ElementsAre(2, 6));
+  EXPECT_THAT(sampler.batch(1, 0).rows, ElementsAre(8, 1));
+  EXPECT_THAT(sampler.batch(0, 2).rows, ElementsAre(7, 3));
+  // What fills up are the rows of the first batches.
+  EXPECT_THAT(sampler.batch(1, 2).rows, ElementsAre(2, 6));
+  EXPECT_EQ(sampler.batch(1, 2).num_real, 0);
+}
+
 TEST(EvalSampler, MarksTheRowsThatOnlyFill) {
   const EvalSampler sampler(5, 2, 2);
   ASSERT_EQ(sampler.batches_per_rank(), 2);

@@ -98,6 +98,21 @@ TEST(LoadSplit, RefusesWhatItCannotRead) {
               HasSubstr("found test.json and test.jsonl"));
 }
 
+// Oracle: the files that `datasets` takes for the split.
+TEST(LoadSplit, LeavesOutNoPackedFile) {
+  const TemporaryFolder folder;
+  folder.put("train.jsonl", "{\"a\": 1}\n");
+  folder.put("notes.zip", "");
+  folder.put("test-2.csv.zip", "");
+  EXPECT_THAT(values_of(load_split(folder.path(), "train")), ElementsAre(1));
+  const auto packed = folder.put("train-2.jsonl.bz2", "");
+  for (const auto& path : {folder.path(), packed}) {
+    EXPECT_THAT(message_of<ConfigError>([&] { load_split(path, "train"); }),
+                AllOf(HasSubstr("train-2.jsonl.bz2: found a file of an unknown format"),
+                      HasSubstr("; unpack it first: bunzip2 " + packed.string())));
+  }
+}
+
 TEST(LoadSplit, TakesTextsThatBeginLikeOtherFiles) {
   const TemporaryFolder folder;
   const Split split = load_split(folder.put("a.csv", "PAR1,a\n0,1\n"), "train");

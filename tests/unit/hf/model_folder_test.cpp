@@ -79,6 +79,10 @@ TEST(ModelFolder, MissingFiles) {
   folder.put("config.json", "{}");
   EXPECT_THAT(error_of<IoError>(folder),
               HasSubstr("found neither model.safetensors nor model.safetensors.index.json"));
+  folder.put("model-00002-of-00002.safetensors", "");
+  EXPECT_THAT(
+      error_of<IoError>(folder),
+      HasSubstr("found model-00002-of-00002.safetensors without model.safetensors.index.json"));
   folder.put("pytorch_model.bin", "");
   EXPECT_THAT(error_of<IoError>(folder),
               HasSubstr("found pytorch_model.bin, expected safetensors"));

@@ -167,6 +167,13 @@ parquet::ArrowReaderProperties reader_properties() {
   return properties;
 }
 
+// Pages that carry checksums are held against them, which Arrow does only when asked.
+parquet::ReaderProperties page_properties() {
+  parquet::ReaderProperties properties;
+  properties.set_page_checksum_verification(true);
+  return properties;
+}
+
 }  // namespace
 
 void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
@@ -175,7 +182,7 @@ void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
   const std::string& name = rows.file();
   try {
     parquet::arrow::FileReaderBuilder builder;
-    require(builder.Open(open_mapped(bytes)), name);
+    require(builder.Open(open_mapped(bytes), page_properties()), name);
     const auto reader = take(builder.properties(reader_properties())->Build(), name);
     const auto metadata = reader->parquet_reader()->metadata();
     BatchReader batches(rows);

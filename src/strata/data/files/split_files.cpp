@@ -83,11 +83,28 @@ std::vector<Candidate> list_candidates(const fs::path& folder) {
   return found;
 }
 
+// The program that makes a data file of one that is packed in a way that is not read; empty: not
+// one.
+std::string unpacker_of(const fs::path& path) {
+  static const std::map<std::string, std::string> kUnpackers = {{".bz2", "bunzip2"},
+                                                                {".xz", "unxz"},
+                                                                {".lzma", "unlzma"},
+                                                                {".lz4", "unlz4"},
+                                                                {".zip", "unzip"}};
+  const auto found = kUnpackers.find(lower(path.extension().string()));
+  return found != kUnpackers.end() && is_readable(path.stem()) ? found->second : "";
+}
+
 [[noreturn]] void refuse_format(const fs::path& path) {
+  std::string advice;
+  if (path.extension() == ".xlsx") advice = "; save the sheet as CSV";
+  if (const std::string unpacker = unpacker_of(path); !unpacker.empty()) {
+    advice = fmt::format("; unpack it first: {} {}", unpacker, path.string());
+  }
   throw ConfigError(
       "{}: found a file of an unknown format, expected .jsonl, .json, .csv, .tsv, .txt (each also "
       "with .gz or .zst), .parquet or .arrow{}",
-      path.string(), path.extension() == ".xlsx" ? "; save the sheet as CSV" : "");
+      path.string(), advice);
 }
 
 // Where Dataset.save_to_disk keeps its list of files.
@@ -220,7 +237,22 @@ void refuse_two_files(const fs::path& folder, const std::vector<Candidate>& cand
   }
 }
 
+// Where `datasets` reads a packed file beside the others, a part of the rows alone would train.
+void refuse_packed(const fs::path& folder, const std::string& split) {
+  std::vector<std::string> files = list_files(folder);
+  std::erase_if(files, [](const std::string& file) {
+    return !is_readable(file) && unpacker_of(file).empty();
+  });
+  const auto by_words = split_by_words(files);
+  const auto found = by_words.find(split);
+  if (found == by_words.end()) return;
+  for (const std::string& file : found->second) {
+    if (!is_readable(file)) refuse_format(folder / file);
+  }
+}
+
 std::vector<fs::path> find_in_folder(const fs::path& folder, const std::string& split) {
+  refuse_packed(folder, split);
   std::vector<Candidate> candidates = list_candidates(folder);
   std::erase_if(candidates, [&split](const Candidate& c) { return c.split != split; });
   refuse_two_files(folder, candidates);

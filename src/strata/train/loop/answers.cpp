@@ -100,7 +100,7 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
                                     const text::Tokenizer& tokenizer, Trainee& trainee,
                                     const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
-  const data::EvalSampler sampler = evaluation_sampler(config.train, dataset, world.size());
+  const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
   // As the reference counts: the start token is part of the length.
   const AnswerOptions options{config.train.generation_max_length.value_or(
                                   std::max<int64_t>(config.data.max_target_length, 2)) -

@@ -1,5 +1,8 @@
 #include "strata/train/loop/evaluate.h"
 
+#include <cmath>
+#include <limits>
+
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
 #include "strata/train/datasets.h"
@@ -13,9 +16,8 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                                          const StopRequest& is_asked_to_stop) {
   const comm::Mesh& mesh = trainee.store->mesh();
   comm::Group& world = *mesh.world;
-  const data::EvalSampler sampler =
-      evaluation_sampler(config.train, dataset, mesh.data_parallel_size());
-  double weighted_loss = 0, num_examples = 0;
+  const data::EvalSampler sampler = evaluation_sampler(config, dataset, mesh.data_parallel_size());
+  double weighted_loss = 0, num_examples = 0, num_left_out = 0;
   std::vector<Figures> batches;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
@@ -25,15 +27,22 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                        data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id()));
     // Ranks of a sequence group have the same rows.
     const double counted = static_cast<double>(rows.num_real) / mesh.sequence_size();
-    weighted_loss += pass.mean_loss() * counted;
-    num_examples += counted;
+    if (const double loss = pass.mean_loss(); std::isfinite(loss)) {
+      weighted_loss += loss * counted;
+      num_examples += counted;
+    } else if (rows.num_real > 0) {
+      num_left_out += 1.0 / mesh.sequence_size();
+    }
     batches.push_back(std::move(pass.figures));
   }
 
-  std::vector<double> sums{weighted_loss, num_examples};
+  std::vector<double> sums{weighted_loss, num_examples, num_left_out};
   sum_over_ranks(world, sums, batches);
   EvalSums result;
-  result.mean_loss = sums[0] / std::max(sums[1], 1.0);
+  result.num_left_out = std::llround(sums[2]);
+  const bool has_loss = sums[1] > 0 || result.num_left_out == 0;
+  result.mean_loss =
+      has_loss ? sums[0] / std::max(sums[1], 1.0) : std::numeric_limits<double>::quiet_NaN();
   result.num_batches = sampler.batches_per_rank();
   for (const Figures& figures : batches) result.figures.add(figures);
   return result;

@@ -12,9 +12,12 @@
 namespace strata::train {
 
 struct EvalSums {
-  double mean_loss = 0;     // over examples: each counts its batch's mean loss of a token or pair
-  MeanFigures figures;      // over batches
-  int64_t num_batches = 0;  // of one rank
+  // Over examples: each counts its batch's mean loss of a token or pair, where that is finite
+  // (Trainer's logging_nan_inf_filter); not a number where none is.
+  double mean_loss = 0;
+  int64_t num_left_out = 0;  // batches of all ranks whose loss is not finite
+  MeanFigures figures;       // over batches
+  int64_t num_batches = 0;   // of one rank
 };
 
 // Collective over the mesh; the same result on every rank. Nothing when a rank was asked to stop

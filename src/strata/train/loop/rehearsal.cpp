@@ -33,7 +33,7 @@ int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& r
 }
 
 LongestBatch longest_evaluation_batch(const data::TokenStore& dataset,
-                                      const config::TrainConfig& settings, const comm::Mesh& mesh) {
+                                      const config::RunConfig& settings, const comm::Mesh& mesh) {
   const data::EvalSampler sampler =
       evaluation_sampler(settings, dataset, mesh.data_parallel_size());
   LongestBatch longest;
@@ -187,7 +187,7 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
                                 seconds_since(start)));
   }
   if (datasets.eval) {
-    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config.train, mesh);
+    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config, mesh);
     const Clock::time_point start = Clock::now();
     with_memory_for(
         fmt::format("the longest evaluation batch ({} in {})", counted(longest.num_tokens, "token"),

@@ -2,6 +2,9 @@
 // state that checkpoints and results carry.
 #include <sys/resource.h>
 
+#include <fmt/format.h>
+
+#include "strata/base/counted.h"
 #include "strata/base/phases.h"
 #include "strata/base/seconds_since.h"
 #include "strata/launch/restarts.h"
@@ -104,6 +107,12 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
     return Evaluation::kBrokenOff;
   }
   const EvalSums& sums = *found;
+  if (sums.num_left_out > 0) {
+    say(
+        fmt::format("warning: evaluation after step {}: found {} with a loss that is not finite, "
+                    "which eval_loss leaves out as Trainer's does",
+                    step_, counted(sums.num_left_out, "batch", "batches")));
+  }
   const double seconds = std::max(seconds_since(start), 1e-9);
   const double rows = static_cast<double>(datasets_.eval->size());
   Json values{{"eval_loss", sums.mean_loss},

@@ -10,6 +10,7 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
+#include "strata/train/planning/planned_room.h"
 
 namespace strata::train {
 namespace {
@@ -88,6 +89,11 @@ void MemoryWatch::start(Trainee& trainee, Trainer& trainer) {
 int64_t MemoryWatch::process_bytes() const {
   if (device_.is_cuda()) return memory::kGpuWorkspaceBytes;
   return process_bytes_ + memory::kWarmUpBytes + plan_.scratch_bytes;
+}
+
+std::optional<int64_t> MemoryWatch::bytes_to_come() const {
+  if (!failure_.empty()) return std::nullopt;
+  return needed_bytes(plan_, device_) - (device_.is_cuda() ? 0 : resident_bytes());
 }
 
 std::string MemoryWatch::planned_line() const {

@@ -2,6 +2,7 @@
 // process. Never: prints.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "strata/train/datasets.h"
@@ -23,6 +24,9 @@ class MemoryWatch {
   // Call once the model is assembled: gives back what loading took, and from then on sorts what is
   // taken into phases and counts what is sent.
   void start(Trainee& trainee, Trainer& trainer);
+
+  // What the run will take beyond what the process, or the GPU, has by now; none without a plan.
+  std::optional<int64_t> bytes_to_come() const;
 
   std::string planned_line() const;
   // Planned and measured, after the last step.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/ops/full.h>
+#include <fmt/format.h>
 
 #include "strata/base/byte_size.h"
 #include "strata/base/resident_memory.h"
@@ -31,6 +32,17 @@ int64_t free_on_host(int local_world_size) {
   return static_cast<int64_t>(bytes) / local_world_size;
 }
 
+int64_t free_bytes(at::Device device, int local_world_size) {
+  return device.is_cuda() ? free_on_gpu(device, local_world_size) : free_on_host(local_world_size);
+}
+
+// Of the rank that has least. Collective.
+int64_t least_of(const comm::Mesh& mesh, double bytes) {
+  const at::Tensor least = at::full({1}, -bytes, at::TensorOptions().dtype(at::kDouble));
+  mesh.world->all_reduce(least, comm::Reduction::kMax)->wait();
+  return static_cast<int64_t>(-least.item<double>());
+}
+
 double room_of_rank(const config::RunConfig& config, at::Device device, int local_world_size) {
   if (config.shard.memory_budget.empty()) {
     return static_cast<double>(free_room(device, local_world_size));
@@ -43,20 +55,15 @@ double room_of_rank(const config::RunConfig& config, at::Device device, int loca
 }  // namespace
 
 int64_t free_room(at::Device device, int local_world_size) {
-  const auto part = [](int64_t bytes) {
-    return static_cast<int64_t>(kPart * static_cast<double>(bytes));
-  };
-  if (device.is_cuda()) return part(free_on_gpu(device, local_world_size));
+  const auto room =
+      static_cast<int64_t>(kPart * static_cast<double>(free_bytes(device, local_world_size)));
   // A plan counts what the process has by now.
-  return part(free_on_host(local_world_size)) + resident_bytes();
+  return device.is_cuda() ? room : room + resident_bytes();
 }
 
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
                     int local_world_size) {
-  const at::Tensor room = at::full({1}, -room_of_rank(config, device, local_world_size),
-                                   at::TensorOptions().dtype(at::kDouble));
-  mesh.world->all_reduce(room, comm::Reduction::kMax)->wait();
-  return static_cast<int64_t>(-room.item<double>());
+  return least_of(mesh, room_of_rank(config, device, local_world_size));
 }
 
 int64_t needed_bytes(const RunPlan& plan, at::Device device) {
@@ -65,6 +72,20 @@ int64_t needed_bytes(const RunPlan& plan, at::Device device) {
   }
   return memory::peak_bytes(plan.memory.peak,
                             resident_bytes() + memory::kWarmUpBytes + plan.scratch_bytes);
+}
+
+std::optional<std::string> memory_warning(const comm::Mesh& mesh, at::Device device,
+                                          int local_world_size,
+                                          std::optional<int64_t> bytes_to_come) {
+  const int64_t found = least_of(mesh, static_cast<double>(free_bytes(device, local_world_size)));
+  if (!bytes_to_come || *bytes_to_come <= found) return std::nullopt;
+  const std::string sharing =
+      local_world_size == 1 ? "" : fmt::format(" for each of {} ranks", local_world_size);
+  return fmt::format(
+      "warning: memory: found {} free{}, expected the {} that a rank will take by the plan; where "
+      "memory runs out the system ends the run: lower per_device_train_batch_size or max_length, "
+      "quantise or offload, or use more machines (strata plan --device_memory SIZE says what fits)",
+      memory::size_text(found), sharing, memory::size_text(*bytes_to_come));
 }
 
 }  // namespace strata::train

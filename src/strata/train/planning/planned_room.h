@@ -1,6 +1,10 @@
 // The room that a rank has where it computes, and what a plan says that it needs of it: what
-// gradient_checkpointing_mode auto and auto_find_batch_size weigh. Never: the choice.
+// gradient_checkpointing_mode auto and auto_find_batch_size weigh, and what is told where it is too
+// little. Never: the choice.
 #pragma once
+
+#include <optional>
+#include <string>
 
 #include "strata/comm/mesh.h"
 #include "strata/config/run_config.h"
@@ -18,5 +22,12 @@ int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at:
 
 // The peak of the plan with what the process, or a GPU's libraries, take beside tensors.
 int64_t needed_bytes(const RunPlan& plan, at::Device device);
+
+// A warning where a rank will take more than its share of what is free, for rank 0; nothing
+// elsewhere. `bytes_to_come`: beyond what it has by now; rank 0's counts for all, none: unknown.
+// Collective.
+std::optional<std::string> memory_warning(const comm::Mesh& mesh, at::Device device,
+                                          int local_world_size,
+                                          std::optional<int64_t> bytes_to_come);
 
 }  // namespace strata::train
