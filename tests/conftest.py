@@ -74,6 +74,7 @@ class Inputs:
         "ernie4_5_moe": tiny_llama.ERNIE45_MOE,
         "hunyuan_v1_moe": tiny_llama.HUNYUAN_MOE,
         "dots1": tiny_llama.DOTS1,
+        "llama4_text": tiny_llama.LLAMA4,
         "exaone_moe": tiny_llama.EXAONE_MOE,
         "sparse_mixture": dict(tiny_llama.QWEN3_MOE, num_experts=60, router_aux_loss_coef=0.001),
         "llama2": dict(tiny_llama.PLAIN, llama2=330),

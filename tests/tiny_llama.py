@@ -121,6 +121,11 @@ DOTS1 = dict(PLAIN, family="dots1", n_routed_experts=6, n_group=3, topk_group=2,
              n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5)
 EXAONE_MOE = dict(PLAIN, family="exaone_moe", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2, num_experts=6,
                   num_experts_per_tok=2, moe_intermediate_size=12)
+# Chunks shorter than the rows, layers without positions, experts in the place of every second MLP.
+LLAMA4 = dict(PLAIN, family="llama4_text", head_dim=10, num_hidden_layers=3, intermediate_size_mlp=48, num_local_experts=5,
+              num_experts_per_tok=2, interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=16, floor_scale=8,
+              attn_scale=0.4)
+LLAMA4["intermediate_size"] = 20
 # Half of the channels turn, each with its neighbour.
 GLM = dict(PLAIN, family="glm", hidden_size=30, num_key_value_heads=1, head_dim=12)
 GLM4 = dict(PLAIN, family="glm4", head_dim=8, attention_bias=False)

@@ -16,6 +16,7 @@
 #include "strata/models/llama/model.h"
 #include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
+#include "strata/models/llama4/feed_forward.h"
 #include "strata/models/moe/extended_mixture.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/opt/model.h"
@@ -183,6 +184,7 @@ const std::map<std::string, Family>& families() {
        {create_layers<parse_hunyuan_v1_moe_config, make_extended_mixture_layers>,
         "HunYuanMoEV1ForSequenceClassification"}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
+      {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
       {"minimax_m2", {create_layers<parse_minimax_m2_config, make_mixture_layers>, nullptr}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
       {"ministral3",

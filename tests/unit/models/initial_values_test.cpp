@@ -100,6 +100,8 @@ constexpr const char* kMixtures[] = {
         "shared_intermediate_size": 40})",
     R"({"model_type": "ernie4_5_moe", "moe_num_experts": 16, "moe_intermediate_size": 60})",
     R"({"model_type": "hunyuan_v1_moe", "num_experts": 16, "intermediate_size": 60})",
+    R"({"model_type": "llama4_text", "num_local_experts": 16, "intermediate_size": 60,
+        "intermediate_size_mlp": 130, "num_key_value_heads": 4, "head_dim": 24})",
     R"({"model_type": "exaone_moe", "num_experts": 16, "moe_intermediate_size": 60,
         "intermediate_size": 130, "num_key_value_heads": 4})"};
 

@@ -41,6 +41,10 @@ constexpr Published kPublished[] = {
          "num_experts_per_tok": 6})",
      163585920960, 32320},
     {R"({"model_type": "exaone_moe"})", 28550639616, 8448},
+    {R"({"model_type": "llama4_text"})", 107769861120, 512},
+    {R"({"model_type": "llama4_text", "num_local_experts": 128, "interleave_moe_layer_step": 2,
+         "use_qk_norm": false})",
+     400711848960, 512},
 };
 
 TEST(Models, AreAsLargeAsPublished) {

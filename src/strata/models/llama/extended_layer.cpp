@@ -5,7 +5,9 @@
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/attention/own_rope_tables.h"
 #include "strata/nn/attention/rotated.h"
+#include "strata/nn/limited.h"
 #include "strata/nn/scaled_add.h"
+#include "strata/nn/unit_norm.h"
 
 namespace strata::models {
 namespace {
@@ -100,17 +102,24 @@ std::vector<nn::Parameter*> ExtendedDecoderLayer::parameters() {
 
 void ExtendedDecoderLayer::prepare(std::vector<at::Tensor>& qkv,
                                    const nn::ForwardContext& context) {
-  if (config_.norms_turned_heads) {
+  if (turns_first()) {
     const nn::RopeTables tables = nn::own_rope_tables(rope_, context);
     qkv[0] = nn::rotated(qkv[0], config_.llama.num_attention_heads, tables);
     qkv[1] = nn::rotated(qkv[1], config_.llama.num_key_value_heads, tables);
+  }
+  if (config_.turned_unit_norms) {
+    const LlamaConfig& c = config_.llama;
+    for (const size_t i : {0, 1}) {
+      qkv[i] =
+          nn::unit_rms_norm(qkv[i].reshape({-1, c.head_dim}), c.rms_norm_eps).view(qkv[i].sizes());
+    }
   }
   if (q_norm_) {
     qkv[0] = norm_heads(*q_norm_, qkv[0]);
     qkv[1] = norm_heads(*k_norm_, qkv[1]);
   }
   if (const double limit = config_.qkv_limit; limit > 0) {
-    for (at::Tensor& x : qkv) x = x.clamp(-limit, limit);
+    for (at::Tensor& x : qkv) x = nn::limited(x, limit);
   }
   if (!config_.query_scale) return;
   // A factor of all channels may come before the rotation as well as behind it.
@@ -120,17 +129,19 @@ void ExtendedDecoderLayer::prepare(std::vector<at::Tensor>& qkv,
 
 nn::AttentionOptions ExtendedDecoderLayer::attention_options() const {
   const LlamaConfig& c = config_.llama;
-  return {.num_heads = c.num_attention_heads,
-          .num_kv_heads = c.num_key_value_heads,
-          .head_dim = c.head_dim,
-          .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_dim))),
-          .layer = index_,
-          .window = c.windows.empty() ? 0 : c.windows.at(static_cast<size_t>(index_)),
-          .prefix = prefix(),
-          .rotates = !config_.norms_turned_heads,
-          .projection = index_ == 0 ? projection() : nullptr,
-          .dropout = c.attention_dropout,
-          .place_id = dropout_place_id(index_, DropoutPlace::kScores)};
+  return {
+      .num_heads = c.num_attention_heads,
+      .num_kv_heads = c.num_key_value_heads,
+      .head_dim = c.head_dim,
+      .scale = c.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(c.head_dim))),
+      .layer = index_,
+      .window = c.windows.empty() ? 0 : c.windows.at(static_cast<size_t>(index_)),
+      .chunk = config_.chunk,
+      .prefix = prefix(),
+      .rotates = !turns_first() && (c.rotates.empty() || c.rotates.at(static_cast<size_t>(index_))),
+      .projection = index_ == 0 ? projection() : nullptr,
+      .dropout = c.attention_dropout,
+      .place_id = dropout_place_id(index_, DropoutPlace::kScores)};
 }
 
 at::Tensor ExtendedDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {

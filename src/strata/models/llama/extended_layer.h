@@ -1,8 +1,8 @@
-// The decoder layer of Seed-OSS, Hunyuan, Ministral 3, OLMoE and Granite's mixtures: Llama's, with
-// dropout of what attention and MLP add, norms of heads that have turned, queries that grow with
-// their position, limits of q, k and v, or another order of parameters. Owns: its layers and the
-// order of operations. Never: embedding, head and chain, which are Llama's; what stands in the
-// place of the MLP.
+// The decoder layer of Seed-OSS, Hunyuan, Ministral 3, OLMoE, Llama 4 and Granite's mixtures:
+// Llama's, with dropout of what attention and MLP add, norms of heads that have turned, queries
+// that grow with their position, chunks, limits of q, k and v, or another order of parameters.
+// Owns: its layers and the order of operations. Never: embedding, head and chain, which are
+// Llama's; what stands in the place of the MLP.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,9 @@ struct ExtendedConfig {
   LlamaConfig llama;
   double residual_dropout = 0;      // of what attention and MLP add, while training
   bool norms_turned_heads = false;  // of q and k, behind the rotation
+  bool turned_unit_norms = false;   // the same without weights
   std::optional<nn::QueryScale> query_scale = {};
+  int64_t chunk = 0;              // see nn::AttentionOptions
   double qkv_limit = 0;           // of the sizes of q, k and v behind their norms; 0: none
   bool norms_come_first = false;  // before the MLP, in the reference's order of parameters
 };
@@ -52,6 +54,8 @@ class ExtendedDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
   nn::AttentionOptions attention_options() const;
+  // Before something else than attention looks at q and k.
+  bool turns_first() const { return config_.norms_turned_heads || config_.turned_unit_norms; }
   // What comes before the products of q [0] and k [1], and of v [2].
   void prepare(std::vector<at::Tensor>& qkv, const nn::ForwardContext& context);
 
