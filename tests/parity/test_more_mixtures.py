@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from llama_reference import LLAMA3, gradients_of, make_documents, run_reference, save_checkpoint
@@ -114,6 +115,22 @@ def test_the_loss_that_balances(tmp_path, family):
     worst = max(errors, key=errors.get)
     assert errors[worst] < 1e-5, f"{worst}: {errors[worst]}"
     assert unbalanced and all(relative_error(g, gradients[n]) > 1e-3 for n, g in unbalanced.items())
+
+
+@pytest.mark.parametrize("family,names", [("ernie4_5_moe", ("model.mtp_block.0.input_layernorm.weight", "model.mtp_linear_proj.0.weight")),
+                                          ("exaone_moe", ("mtp.layers.0.input_layernorm.weight", "mtp.fc.weight"))])
+def test_layers_that_predict_further_tokens_are_left_out(tmp_path, family, names):
+    save_checkpoint(tmp_path, family=family)
+    documents = make_documents((9, 4))
+    plain, _ = run_probe(tmp_path, documents=documents)
+    expected = plain["logits"].clone()
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), **{name: torch.ones(2) for name in names}}, file, {"format": "pt"})
+    tensors, _ = run_probe(tmp_path, documents=documents)
+    assert torch.equal(tensors["logits"], expected)
+    save_file({**load_file(file), "model.layers.0.other.weight": torch.ones(2)}, file, {"format": "pt"})
+    run, _ = run_probe_raw(tmp_path, documents=documents)
+    assert run.returncode != 0 and 'does not imply: "model.layers.0.other.weight"' in run.stderr, run.stderr
 
 
 @pytest.mark.parametrize("family,change,message", [
