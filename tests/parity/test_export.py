@@ -245,6 +245,8 @@ LORA_CASES = {
     "granitemoeshared_experts": ("granitemoeshared", dict(lora_target_modules=["q_proj", "input_linear"], lora_dropout=0.0,
                                                           lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
     "granitemoe_router": ("granitemoe", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["router"])),
+    "llama4_branches": ("llama4_text", dict(lora_target_modules=["q_proj"], lora_dropout=0.0,
+                                            lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
     "llama4_experts": ("llama4_text", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["experts"])),
     "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),

@@ -75,8 +75,11 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
 
 
 @pytest.mark.parametrize("targets", [dict(target_modules=["q_proj", "o_proj", "shared_expert.up_proj", "feed_forward.down_proj"]),
+                                     dict(target_modules=["v_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
+                                     dict(target_modules=["k_proj"], target_parameters=["1.feed_forward.experts.down_proj"]),
                                      dict(target_modules=["v_proj"], modules_to_save=["experts"])])
 def test_adapters_equal_those_of_peft_and_merge(tmp_path, targets):
+    """PEFT takes the experts' matrices for transposed ones: its A has their outputs."""
     lora = dict(targets, r=3, lora_alpha=5)
     save_checkpoint(tmp_path, **CONFIGS["plain"])
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path), LoraConfig(**lora, task_type="CAUSAL_LM"))
@@ -139,7 +142,13 @@ def test_what_is_refused(tmp_path, change, message):
     assert run.returncode != 0 and message in run.stderr, run.stderr
 
 
-def test_branches_of_experts_are_refused(tmp_path):
+def test_first_values_of_branches_of_experts_are_those_of_peft(tmp_path):
     save_checkpoint(tmp_path, **FAMILY)
-    run, _ = run_probe_raw(tmp_path, documents=make_documents((4,)), lora=dict(target_modules=["q_proj"], target_parameters=["experts.down_proj"], r=2))
-    assert run.returncode != 0 and "for a model without parameters of experts, expected none" in run.stderr, run.stderr
+    settings = dict(target_modules=["q_proj"], target_parameters=["experts.gate_up_proj", "experts.down_proj"], r=3)
+    torch.manual_seed(11)
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path), LoraConfig(**settings, task_type="CAUSAL_LM"))
+    tensors, _ = run_probe(tmp_path, documents=make_documents((4,)), lora=settings, seed=11)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("experts" in name for name in trained)
+    for name, parameter in trained.items():
+        assert torch.equal(tensors["init:" + probe_name(name)].float(), parameter.float()), name

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/models/llama/extended_layer.h"
+#include "strata/nn/experts/expert_parameter.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
@@ -15,8 +16,10 @@ Llama4Mixture::Llama4Mixture(const Llama4Config& c, const std::string& path, at:
                {c.num_experts, c.llama.hidden_size, 2 * c.llama.intermediate_size}, storage),
       down_(path + ".experts.down_proj",
             {c.num_experts, c.llama.intermediate_size, c.llama.hidden_size}, storage),
-      experts_{.gate_up = {.weight = &gate_up_},
-               .down = {.weight = &down_},
+      gate_up_matrices_(nn::expert_parameter(gate_up_, /*rows_are_outputs=*/true)),
+      down_matrices_(nn::expert_parameter(down_, /*rows_are_outputs=*/true)),
+      experts_{.gate_up = {.weight = &gate_up_, .branch_is_swapped = true},
+               .down = {.weight = &down_, .branch_is_swapped = true},
                .gate = ops::GateKind::kSilu,
                .scales_inputs = true},
       router_(
@@ -26,6 +29,7 @@ Llama4Mixture::Llama4Mixture(const Llama4Config& c, const std::string& path, at:
 
 void Llama4Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
   list.insert(list.end(), {&gate_up_, &down_});
+  for (const nn::ExpertParameter* matrices : expert_parameters()) matrices->append_branch(list);
   router_.append_parameters(list);
   shared_.append_parameters(list);
 }
@@ -36,6 +40,8 @@ at::Tensor Llama4Mixture::add_last(const nn::Remakable& normed, const at::Tensor
       shared_.down_proj().forward_add(shared_.gated(normed, context), residual, context);
   const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0].to(at::kFloat);
   const at::Tensor no_correction = at::zeros({logits.size(1)}, logits.options());
+  experts_.gate_up.branch = gate_up_matrices_.branch.get();
+  experts_.down.branch = down_matrices_.branch.get();
   return nn::add_fused_experts_last(experts_, normed, base,
                                     nn::route_by_sigmoid(logits, no_correction, options_), context);
 }

@@ -19,11 +19,13 @@ class Llama4Mixture final : public FeedForward {
   // `path`: of the module, such as "model.layers.0.feed_forward".
   Llama4Mixture(const Llama4Config& config, const std::string& path, at::ScalarType storage);
 
-  // Those of the MLP of all tokens. PEFT cannot adapt the router, a linear layer whose result is
-  // none of one, and takes the experts' matrices for [experts, out, in], which they are not: none
-  // of them is offered to it.
+  // Those of the MLP of all tokens: PEFT cannot adapt the router, a linear layer whose result is
+  // none of one.
   std::vector<nn::Linear*> linears() override { return shared_.linears(); }
   std::vector<std::vector<nn::Linear*>> fused_linears() override { return {}; }
+  std::vector<nn::ExpertParameter*> expert_parameters() override {
+    return {&gate_up_matrices_, &down_matrices_};
+  }
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;
@@ -31,7 +33,9 @@ class Llama4Mixture final : public FeedForward {
  private:
   nn::SigmoidRouterOptions options_;
   nn::Parameter gate_up_, down_;
-  nn::FusedExperts experts_;  // points to them
+  // As PEFT takes them, with inputs and outputs swapped; point to them, as the next.
+  nn::ExpertParameter gate_up_matrices_, down_matrices_;
+  nn::FusedExperts experts_;
   nn::Linear router_;
   Mlp shared_;
 };

@@ -8,6 +8,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/nn/experts/expert_matrices.h"
+#include "strata/nn/experts/swapped_branch.h"
 #include "strata/nn/function_state.h"
 #include "strata/ops/clamped_swiglu.h"
 #include "strata/ops/matmul/matmul.h"
@@ -83,8 +84,18 @@ at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatric
     ops::matmul_into(of_expert, rows_of(x, call.rows, e), matrices.of(e), {.b = m.rows_are_outputs},
                      /*beta=*/m.bias != nullptr ? 1 : 0);
   });
-  if (m.branch != nullptr) add_expert_branch_({y}, x, *m.branch, call.rows);
+  if (m.branch == nullptr) return y;
+  m.branch_is_swapped ? add_swapped_branch_(y, x, *m.branch, call.rows)
+                      : add_expert_branch_({y}, x, *m.branch, call.rows);
   return y;
+}
+
+// Of the branch, where there is one; `dx` may be undefined.
+void branch_backward(const FusedCall& call, const FusedMatrices& m, const at::Tensor& dy,
+                     const at::Tensor& x, const at::Tensor& dx) {
+  if (m.branch == nullptr) return;
+  m.branch_is_swapped ? swapped_branch_backward(dy, x, *m.branch, call.rows, dx)
+                      : expert_branch_backward({dy}, x, *m.branch, call.rows, dx);
 }
 
 // dy W[e]^T.
@@ -144,9 +155,7 @@ at::Tensor backward_down(const FusedCall& call, const at::Tensor& dy_rows, at::T
   if (down.branch == nullptr) scaled.reset();
   if (down.bias != nullptr) write_gradient(call, *down.bias, scales, dy_rows);
   const at::Tensor dgated = project_back(call, dy_rows, down);
-  if (down.branch != nullptr) {
-    expert_branch_backward({dy_rows}, scaled, *down.branch, call.rows, dgated);
-  }
+  branch_backward(call, down, dy_rows, scaled, dgated);
   return dgated;
 }
 
@@ -198,9 +207,7 @@ at::Tensor backward_gate_up(const FusedCall& call, at::Tensor input, const at::T
   }
   at::Tensor dinput;
   if (wants_dx) dinput = project_back(call, dgate_up, m);
-  if (m.branch != nullptr) {
-    expert_branch_backward({dgate_up}, input, *m.branch, call.rows, dinput);
-  }
+  branch_backward(call, m, dgate_up, input, dinput);
   return dinput;
 }
 

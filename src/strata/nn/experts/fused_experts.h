@@ -25,6 +25,7 @@ struct FusedMatrices {
   Parameter* bias = nullptr;       // [E, out]; null: there is none
   bool rows_are_outputs = false;   // `weight` is [E, out, in]
   ExpertBranch* branch = nullptr;  // null: there is none
+  bool branch_is_swapped = false;  // nn/experts/swapped_branch.h
 
   int64_t in_features() const { return weight->shape()[rows_are_outputs ? 2 : 1]; }
   int64_t out_features() const { return weight->shape()[rows_are_outputs ? 1 : 2]; }
