@@ -69,6 +69,14 @@ DEEPSEEK = dict(MODEL, family="deepseek_v3", num_key_value_heads=HEADS, num_hidd
                 kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=32, v_head_dim=48, n_routed_experts=16, n_group=4,
                 topk_group=2, num_experts_per_tok=4, moe_intermediate_size=128)
 MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
+OLMOE = dict(MODEL, family="olmoe", num_hidden_layers=3, clip_qkv=0.5, num_experts=16, num_experts_per_tok=4)
+OLMOE["intermediate_size"] = 128
+GRANITE_SHARED = dict(MODEL, family="granitemoeshared", num_hidden_layers=3, residual_multiplier=0.7, num_local_experts=16,
+                      num_experts_per_tok=4, shared_intermediate_size=256)
+GRANITE_SHARED["intermediate_size"] = 128
+LLAMA4 = dict(MODEL, family="llama4_text", num_hidden_layers=3, head_dim=64, interleave_moe_layer_step=2, no_rope_layer_interval=3,
+              attention_chunk_size=32, floor_scale=16, intermediate_size_mlp=I)
+LLAMA4["intermediate_size"] = 128
 PARAMETERS = dict(lora_dropout=0, lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
@@ -203,6 +211,10 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="glm4_moe", load_in_4bit=True)),
     (1, "NO_SHARD", dict(model="deepseek", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="deepseek", dtype="bfloat16", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(model="olmoe", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="granite shared", dtype="bfloat16", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(model="llama4", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="llama4", bf16=True)),
     (1, "NO_SHARD", dict(model="gpt_oss")),
     (2, "FULL_SHARD", dict(model="gpt_oss", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss", dtype="bfloat16", bf16=True, **WHOLE)),
@@ -275,6 +287,7 @@ def other_model(name, beside):
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
               "falcon 40b": FALCON_40B, "bloom": BLOOM,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
+              "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,
               "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 

@@ -104,6 +104,28 @@ for key in ("topk_method", "first_k_dense_replace"):
 # Experts that are one parameter, attention with sinks; the limit cuts some values.
 GPT_OSS = dict(UNBALANCED, family="gpt_oss", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                num_local_experts=5, num_experts_per_tok=2, intermediate_size=20, swiglu_limit=0.6)
+# q and k have norms over all heads; limits cut some of their values, or a part of a head turns.
+OLMOE = dict(UNBALANCED, family="olmoe", clip_qkv=1.2, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True)
+OLMOE["intermediate_size"] = 20
+MINIMAX_M2 = dict(UNBALANCED, family="minimax_m2", head_dim=10, rotary_dim=6, num_local_experts=5, num_experts_per_tok=2)
+MINIMAX_M2["intermediate_size"] = 20
+# Experts that are two parameters, with an MLP of all tokens and without.
+GRANITE_MOE = dict(UNBALANCED, family="granitemoe", num_local_experts=5, embedding_multiplier=2.5, attention_multiplier=0.3,
+                   residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.1)
+GRANITE_MOE["intermediate_size"] = 20
+GRANITE_SHARED = dict(GRANITE_MOE, family="granitemoeshared", shared_intermediate_size=12, tie_word_embeddings=True)
+# The second layer alone has experts.
+ERNIE45_MOE = dict(UNBALANCED, family="ernie4_5_moe", num_hidden_layers=3, moe_num_experts=5, moe_k=2, moe_intermediate_size=12,
+                   moe_layer_end_index=1)
+DOTS1 = dict(PLAIN, family="dots1", n_routed_experts=6, n_group=3, topk_group=2, num_experts_per_tok=3, moe_intermediate_size=12,
+             n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5)
+EXAONE_MOE = dict(PLAIN, family="exaone_moe", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2, num_experts=6,
+                  num_experts_per_tok=2, moe_intermediate_size=12)
+# Chunks shorter than the rows, layers without positions, experts in the place of every second MLP.
+LLAMA4 = dict(PLAIN, family="llama4_text", head_dim=10, num_hidden_layers=3, intermediate_size_mlp=48, num_local_experts=5,
+              num_experts_per_tok=2, interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=16, floor_scale=8,
+              attn_scale=0.4)
+LLAMA4["intermediate_size"] = 20
 # Half of the channels turn, each with its neighbour.
 GLM = dict(PLAIN, family="glm", hidden_size=30, num_key_value_heads=1, head_dim=12)
 GLM4 = dict(PLAIN, family="glm4", head_dim=8, attention_bias=False)
@@ -116,6 +138,7 @@ EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, s
 ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
+HUNYUAN_MOE = dict(HUNYUAN, family="hunyuan_v1_moe", num_experts=5, moe_topk=[2, 3], intermediate_size=20)
 # Longer rows have queries that grow.
 MINISTRAL3 = dict(PLAIN, family="ministral3", head_dim=10, rope_parameters=dict(
     rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.5))

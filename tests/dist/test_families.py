@@ -17,7 +17,8 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
                                     "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_experts", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4",
                                     "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "gpt2", "bigcode",
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "falcon", "falcon_40b",
-                                    "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss"])
+                                    "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss",
+                                    "olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "exaone_moe", "llama4_text"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
     if family in ("qwen2_moe", "qwen3_next") and settings:  # whose experts PEFT cannot adapt
         settings = dict(settings, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])
@@ -55,7 +56,7 @@ def test_ranks_adapt_experts_as_one_does(inputs, tmp_path, world, strategy):
 
 
 @pytest.mark.parametrize("settings", [{}, dict(LORA, packing=True)], ids=["whole", "lora"])
-@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mixtral", "gpt_oss", "minimax_m2"])
 def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, family, settings):
     """The loss that balances experts is the mean of those of the micro-batches, whose rows are the same."""
     def run(name, world, **flags):

@@ -22,6 +22,11 @@ GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2
 DEEPSEEK_BASE = dict(GLM4_MOE_BASE, first_k_dense_replace=1, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4,
                      v_head_dim=8, n_shared_experts=1, n_group=1, topk_group=1)
 del DEEPSEEK_BASE["head_dim"]
+# Every second layer has experts.
+ERNIE_MOE_BASE = dict(BASE, moe_num_experts=5, moe_k=2, moe_intermediate_size=14, moe_layer_interval=2, moe_layer_start_index=0)
+# Every second layer has experts, every third neither positions nor chunks.
+LLAMA4_BASE = dict(BASE, head_dim=8, num_hidden_layers=3, intermediate_size=14, intermediate_size_mlp=52, num_local_experts=5,
+                   interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=16, floor_scale=8, attn_scale=0.4)
 NEOX_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
                  max_position_embeddings=64)
 # Layers with a window of 2 heads of 8 channels, global ones of 1 head of 16.
@@ -44,7 +49,14 @@ BASES = {"gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": 
          "seed_oss": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
-         "glm4_moe": GLM4_MOE_BASE,
+         "glm4_moe": GLM4_MOE_BASE, "dots1": dict(GLM4_MOE_BASE, first_k_dense_replace=1, n_shared_experts=1),
+         "olmoe": dict(BASE, num_experts=5, num_experts_per_tok=2, intermediate_size=14),
+         "minimax_m2": dict(BASE, head_dim=8, num_local_experts=5, num_experts_per_tok=2, intermediate_size=14),
+         "granitemoe": dict(BASE, num_local_experts=5, intermediate_size=14),
+         "granitemoeshared": dict(BASE, num_local_experts=5, intermediate_size=14, shared_intermediate_size=22),
+         "ernie4_5_moe": ERNIE_MOE_BASE, "llama4_text": LLAMA4_BASE,
+         "hunyuan_v1_moe": dict(BASE, head_dim=8, num_experts=5, moe_topk=2, intermediate_size=14),
+         "exaone_moe": dict(BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14),
          "deepseek_v2": DEEPSEEK_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
          "cohere": dict(BASE, pad_token_id=0), "cohere2": dict(BASE, pad_token_id=0),
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
@@ -54,10 +66,11 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen3_next": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen3_5_moe_text": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 **{family: ("mlp", "gate_proj", "up_proj", "down_proj")
-                   for family in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
-                "mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
+                   for family in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmoe", "ernie4_5_moe", "dots1",
+                                  "hunyuan_v1_moe", "exaone_moe")},
+                **{family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")}}
 # Of these files hold fused parameters, too.
-FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss"}
+FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "llama4_text"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
@@ -123,7 +136,9 @@ def as_in_files(model, tensors):
 
 
 def gradients_of(model):
-    return list(as_in_files(model, ((name, parameter.grad) for name, parameter in model.named_parameters())))
+    """Of all parameters but what corrects a router, which is one that never trains in ERNIE."""
+    return list(as_in_files(model, ((name, parameter.grad) for name, parameter in model.named_parameters()
+                                    if not name.endswith("e_score_correction_bias"))))
 
 
 def make_documents(lengths, vocab_size=97, seed=1, masked=0.2):
@@ -167,8 +182,9 @@ def run_reference(model, documents, balance=0):
     model.zero_grad()
     if balance:  # as under autocast, in fp32
         config = model.config
+        num_experts = getattr(config, "num_experts", None) or config.num_local_experts
         loss_of_experts = load_balancing_loss_func(tuple(layer.float() for layer in outputs.router_logits),
-                                                   config.num_experts, config.num_experts_per_tok, mask)
+                                                   num_experts, config.num_experts_per_tok, mask)
         (loss + balance * loss_of_experts).backward()
     else:
         loss.backward()

@@ -46,6 +46,15 @@ MODELS = {
     "glm4_moe_lite": dict(family="glm4_moe_lite", v_head_dim=10, moe_intermediate_size=16),
     "deepseek_v3": dict(family="deepseek_v3", n_group=3, topk_group=2, moe_intermediate_size=16),
     "gpt_oss": dict(family="gpt_oss", num_key_value_heads=2, sliding_window=6, intermediate_size=24),
+    "olmoe": dict(family="olmoe", num_key_value_heads=2, clip_qkv=0.9, intermediate_size=16),
+    "minimax_m2": dict(family="minimax_m2", num_key_value_heads=2, rotary_dim=4, intermediate_size=16),
+    "granitemoeshared": dict(family="granitemoeshared", num_key_value_heads=2, residual_multiplier=0.6, attention_multiplier=0.3,
+                             intermediate_size=16, shared_intermediate_size=16),
+    "ernie4_5_moe": dict(family="ernie4_5_moe", num_key_value_heads=2, moe_intermediate_size=16),
+    "hunyuan_v1_moe": dict(family="hunyuan_v1_moe", num_key_value_heads=2, intermediate_size=16),
+    "dots1": dict(family="dots1", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, max_window_layers=1),
+    "exaone_moe": dict(family="exaone_moe", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, sliding_window_pattern=2),
+    "llama4_text": dict(family="llama4_text", num_key_value_heads=2, intermediate_size=16),
     "gpt2": dict(family="gpt2", n_head=2),
     "bigcode": dict(family="gpt_bigcode"),
     "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
@@ -112,10 +121,12 @@ PLAIN_LAYERS += ["phi", "falcon", "falcon_40b", "bloom"]
 WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm"]  # which has no default targets there
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
-OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + ["deepseek_v3", "glm4_moe_lite"]
+LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
     ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none")] + [
+    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [
     (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [

@@ -36,7 +36,7 @@ CASES = {
                                            "deepseek_v2", "deepseek_v3")},
     **{name: dict(model=name, learning_rate=2e-4) for name in ("qwen3_5", "qwen3_next")},
     "mixtral": dict(model="mixtral", learning_rate=1e-3),
-    "gpt_oss": dict(model="gpt_oss", learning_rate=5e-4),
+    **{name: dict(model=name, learning_rate=5e-4) for name in ("gpt_oss", "hunyuan_v1_moe")},
     **{name: dict(model=name) for name in ("seed_oss", "arcee", "exaone4", "hunyuan", "ministral3")},
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),

@@ -52,6 +52,9 @@ CASES = {
     "prefix_of_ministral3": (dict(family="ministral3", rope_parameters=dict(
         rope_type="default", rope_theta=500.0, original_max_position_embeddings=9, llama_4_scaling_beta=0.7)),
                              dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    # The prefix is a part of the first chunk.
+    "prefix_of_llama4": (dict(family="llama4_text", num_key_value_heads=2), dict(peft_type=PREFIX, num_virtual_tokens=4)),
+    "prompt_of_llama4": (dict(family="llama4_text", num_key_value_heads=2), dict(peft_type=PROMPT, num_virtual_tokens=4)),
     "prefix_of_glm": (GLM, dict(peft_type=PREFIX, num_virtual_tokens=5)),
     "prompt_of_glm4": (GLM4, dict(peft_type=PROMPT, num_virtual_tokens=4)),
     "prefix_of_zeros": (dict(attention_bias=True),

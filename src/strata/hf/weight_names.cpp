@@ -17,10 +17,45 @@ constexpr Body kBodies[] = {
     {"opt", "model.", {"decoder."}},
 };
 
+// The end of a name.
+struct End {
+  std::string_view model_type, in_folder, in_model;
+};
+
+constexpr std::string_view kGranite = "granitemoe", kSharedGranite = "granitemoeshared";
+constexpr std::string_view kInputs = ".block_sparse_moe.input_linear.weight",
+                           kGateUp = ".block_sparse_moe.experts.gate_up_proj",
+                           kOutputs = ".block_sparse_moe.output_linear.weight",
+                           kDown = ".block_sparse_moe.experts.down_proj",
+                           kRouterLayer = ".block_sparse_moe.router.layer.weight",
+                           kRouter = ".block_sparse_moe.router.weight";
+
+constexpr End kEnds[] = {
+    {"ernie4_5_moe", ".mlp.moe_statics.e_score_correction_bias",
+     ".mlp.gate.moe_statics.e_score_correction_bias"},
+    {"exaone_moe", ".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+    {kGranite, kInputs, kGateUp},
+    {kGranite, kOutputs, kDown},
+    {kGranite, kRouterLayer, kRouter},
+    {kSharedGranite, kInputs, kGateUp},
+    {kSharedGranite, kOutputs, kDown},
+    {kSharedGranite, kRouterLayer, kRouter},
+};
+
 constexpr std::string_view kOutputLayer = "lm_head.";
 constexpr std::string_view kNeoXOutputLayer = "embed_out.";
 
 bool is_neox(const Json& config) { return config.value("model_type", Json()) == "gpt_neox"; }
+
+std::string with_other_end(const Json& config, const std::string& name, std::string_view End::*from,
+                           std::string_view End::*to) {
+  const Json type = config.value("model_type", Json());
+  for (const End& end : kEnds) {
+    if (type != end.model_type || !name.ends_with(end.*from)) continue;
+    return name.substr(0, name.size() - (end.*from).size()) + std::string(end.*to);
+  }
+  return name;
+}
 
 std::string with_other_start(const std::string& name, std::string_view from, std::string_view to) {
   return name.starts_with(from) ? std::string(to) + name.substr(from.size()) : name;
@@ -35,15 +70,17 @@ std::string name_in_model(const Json& config, const std::string& name) {
       if (!module.empty() && name.starts_with(module)) return std::string(body.prefix) + name;
     }
   }
-  return is_neox(config) ? with_other_start(name, kNeoXOutputLayer, kOutputLayer) : name;
+  if (is_neox(config)) return with_other_start(name, kNeoXOutputLayer, kOutputLayer);
+  return with_other_end(config, name, &End::in_folder, &End::in_model);
 }
 
 std::string name_in_folder(const Json& config, const std::string& name) {
-  return is_neox(config) ? with_other_start(name, kOutputLayer, kNeoXOutputLayer) : name;
+  if (is_neox(config)) return with_other_start(name, kOutputLayer, kNeoXOutputLayer);
+  return with_other_end(config, name, &End::in_model, &End::in_folder);
 }
 
 bool is_buffer(std::string_view name) {
-  return name.ends_with(".gate.e_score_correction_bias") || name.ends_with(".layer_scalar");
+  return name.ends_with(".e_score_correction_bias") || name.ends_with(".layer_scalar");
 }
 
 }  // namespace strata::hf

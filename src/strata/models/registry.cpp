@@ -11,10 +11,13 @@
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
+#include "strata/models/granite_moe/mixture.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
+#include "strata/models/llama4/feed_forward.h"
+#include "strata/models/moe/extended_mixture.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/opt/model.h"
 #include "strata/models/phi3/blocks.h"
@@ -48,6 +51,7 @@ LlamaConfig& llama_of(Config& config) {
   return config.llama;
 }
 LlamaConfig& llama_of(DeepseekConfig& config) { return config.mixture.llama; }
+LlamaConfig& llama_of(ExtendedMixtureConfig& config) { return config.mixture.llama; }
 
 // Llama's chain with layers of the family's own.
 template <auto parse, auto make_layers>
@@ -141,8 +145,11 @@ const std::map<std::string, Family>& families() {
       {"deepseek_v3",
        {create_layers<parse_deepseek_v3_config, make_deepseek_layers>,
         "DeepseekV3ForSequenceClassification"}},
+      {"dots1", {create_layers<parse_dots1_config, make_mixture_layers>, nullptr}},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
+      {"ernie4_5_moe", {create_layers<parse_ernie4_5_moe_config, make_mixture_layers>, nullptr}},
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
+      {"exaone_moe", {create_layers<parse_exaone_moe_config, make_mixture_layers>, nullptr}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
@@ -167,10 +174,18 @@ const std::map<std::string, Family>& families() {
         .classifier = "GptOssForSequenceClassification",
         .experts_are_transposed = true}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
+      {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
+      {"granitemoeshared",
+       {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
       {"hunyuan_v1_dense",
        {create_layers<parse_hunyuan_v1_dense_config, make_extended_layers>,
         "HunYuanDenseV1ForSequenceClassification"}},
+      {"hunyuan_v1_moe",
+       {create_layers<parse_hunyuan_v1_moe_config, make_extended_mixture_layers>,
+        "HunYuanMoEV1ForSequenceClassification"}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
+      {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
+      {"minimax_m2", {create_layers<parse_minimax_m2_config, make_mixture_layers>, nullptr}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
       {"ministral3",
        {create_layers<parse_ministral3_config, make_extended_layers>,
@@ -181,6 +196,7 @@ const std::map<std::string, Family>& families() {
         "MixtralForSequenceClassification"}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
+      {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},
       {"opt",
        {.create = create_opt,
         .classifier = "OPTForSequenceClassification",

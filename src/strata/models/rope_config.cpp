@@ -72,12 +72,6 @@ void parse_llama3(const ConfigReader& reader, nn::RopeOptions& rope) {
   rope.factor = reader.positive_number("factor", 1.0);
   rope.low_freq_factor = reader.positive_number("low_freq_factor", 1.0);
   rope.high_freq_factor = reader.positive_number("high_freq_factor", 4.0);
-  if (rope.high_freq_factor == rope.low_freq_factor) {
-    throw FormatError(
-        "config.json: found high_freq_factor = low_freq_factor = {}, expected two "
-        "different numbers; fix the file",
-        rope.low_freq_factor);
-  }
 }
 
 // How much further positions reach than before: the key, or the ratio of the lengths.

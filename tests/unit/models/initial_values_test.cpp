@@ -92,5 +92,42 @@ TEST(InitialValues, OfLatentAttention) {
                   });
 }
 
+constexpr const char* kMixtures[] = {
+    R"({"model_type": "olmoe", "num_experts": 16, "intermediate_size": 60})",
+    R"({"model_type": "minimax_m2", "num_local_experts": 16, "intermediate_size": 60,
+        "num_key_value_heads": 4, "head_dim": 24})",
+    R"({"model_type": "granitemoeshared", "num_local_experts": 16, "intermediate_size": 60,
+        "shared_intermediate_size": 40})",
+    R"({"model_type": "ernie4_5_moe", "moe_num_experts": 16, "moe_intermediate_size": 60})",
+    R"({"model_type": "hunyuan_v1_moe", "num_experts": 16, "intermediate_size": 60})",
+    R"({"model_type": "llama4_text", "num_local_experts": 16, "intermediate_size": 60,
+        "intermediate_size_mlp": 130, "num_key_value_heads": 4, "head_dim": 24})",
+    R"({"model_type": "exaone_moe", "num_experts": 16, "moe_intermediate_size": 60,
+        "intermediate_size": 130, "num_key_value_heads": 4})"};
+
+TEST(InitialValues, OfMixtures) {
+  for (const char* mixture : kMixtures) {
+    Json config = parse_json(mixture, "config.json");
+    config.update({{"num_hidden_layers", 2},
+                   {"hidden_size", 96},
+                   {"vocab_size", 300},
+                   {"num_attention_heads", 4},
+                   {"pad_token_id", 7},
+                   {"initializer_range", 0.03}});
+    for_each_weight(config.dump().c_str(), [&](const std::string& name, const at::Tensor& full) {
+      if (name.ends_with("e_score_correction_bias")) {
+        expect_all(name, full, 0);
+      } else if (full.dim() == 1) {
+        expect_all(name, full, 1);
+      } else {
+        EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+        if (name == "model.embed_tokens.weight") {
+          EXPECT_EQ(full[7].abs().max().item<float>(), 0) << name;
+        }
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace strata::models

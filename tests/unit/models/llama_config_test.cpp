@@ -237,8 +237,7 @@ TEST(Registry, UnknownFamilyListsTheKnownOnes) {
     FAIL() << "expected an error";
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("\"mamba\", expected one of "));
-    EXPECT_THAT(error.what(), HasSubstr(", llama, ministral, ministral3, mistral, mixtral, olmo2, "
-                                        "olmo3, opt, phi, phi3, qwen2, "));
+    EXPECT_THAT(error.what(), HasSubstr(", mistral, mixtral, "));
   }
 }
 

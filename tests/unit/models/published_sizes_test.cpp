@@ -30,6 +30,21 @@ constexpr Published kPublished[] = {
     {R"({"model_type": "deepseek_v2", "num_experts_per_tok": 6})", 38612307968, 256},
     {R"({"model_type": "deepseek_v3"})", 671026404352, 59648},
     {R"({"model_type": "glm4_moe_lite"})", 29943390976, 12032},
+    {R"({"model_type": "olmoe"})", 13361612800, 512},
+    {R"({"model_type": "minimax_m2"})", 228689748992, 64000},
+    {R"({"model_type": "granitemoe"})", 37039116288, 512},
+    {R"({"model_type": "granitemoeshared", "shared_intermediate_size": 1024})", 37441769472, 512},
+    // What corrects the routers is a parameter there, which never trains.
+    {R"({"model_type": "ernie4_5_moe"})", 21825436160, 512 + 1728 * 4},
+    {R"({"model_type": "hunyuan_v1_moe", "num_experts": 8, "head_dim": 128})", 43488907264, 512},
+    {R"({"model_type": "dots1", "n_routed_experts": 128, "n_shared_experts": 2,
+         "num_experts_per_tok": 6})",
+     163585920960, 32320},
+    {R"({"model_type": "exaone_moe"})", 28550639616, 8448},
+    {R"({"model_type": "llama4_text"})", 107769861120, 512},
+    {R"({"model_type": "llama4_text", "num_local_experts": 128, "interleave_moe_layer_step": 2,
+         "use_qk_norm": false})",
+     400711848960, 512},
 };
 
 TEST(Models, AreAsLargeAsPublished) {

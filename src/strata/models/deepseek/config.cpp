@@ -122,15 +122,6 @@ void put_experts_from(const ConfigReader& config, int64_t fallback, MixtureConfi
   for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
 }
 
-// What the published code does with other values the reference does not.
-void require_text(const ConfigReader& config, const std::string& key, const std::string& expected) {
-  const std::string found = config.text(key, expected);
-  if (found == expected) return;
-  throw ConfigError(
-      "config.json: found {} \"{}\", expected \"{}\"; use a checkpoint whose experts are chosen so",
-      key, found, expected);
-}
-
 void require_each_layer(const ConfigReader& config) {
   const int64_t step = config.optional_integer("moe_layer_freq").value_or(1);
   if (step == 1) return;

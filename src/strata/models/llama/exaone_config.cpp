@@ -23,7 +23,9 @@ int64_t parse_period(const ConfigReader& config) {
       dump_python(json.at("sliding_window_pattern"), /*indent=*/-1));
 }
 
-void parse_layers(const ConfigReader& config, LlamaConfig& c) {
+}  // namespace
+
+void parse_exaone_windows(const ConfigReader& config, LlamaConfig& c) {
   if (config.json().contains("sliding_window") && !config.has("sliding_window")) {
     const auto types = read_layer_types(config, c.num_hidden_layers);
     if (!types || std::ranges::count(*types, true) == 0) return;
@@ -35,8 +37,6 @@ void parse_layers(const ConfigReader& config, LlamaConfig& c) {
                             config.has("layer_types") ? 1 : parse_period(config));
   for (const int64_t window : c.windows) c.rotates.push_back(window != 0);
 }
-
-}  // namespace
 
 LlamaConfig parse_exaone4_config(const Json& json) {
   const ConfigReader config(json);
@@ -53,7 +53,7 @@ LlamaConfig parse_exaone4_config(const Json& json) {
   parse_common(config, c);
   c.num_key_value_heads = config.positive_integer("num_key_value_heads", 32);
   parse_head_dim(config, c);
-  parse_layers(config, c);
+  parse_exaone_windows(config, c);
   parse_positions(config, c);
   return c;
 }

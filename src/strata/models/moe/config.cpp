@@ -20,8 +20,31 @@ int64_t read_num_experts(const ConfigReader& config, const std::string& key, int
                       key, *value, other, *alias);
   }
   const std::string& found = !value && alias ? other : key;
-  constexpr int64_t kMost = 65536;  // of a layer; each is three layers here
-  return config.integer_up_to(kMost, found, fallback);
+  return config.integer_up_to(kMostExperts, found, fallback);
+}
+
+int64_t read_either(const ConfigReader& config, const std::array<const char*, 2>& keys,
+                    int64_t fallback) {
+  const auto value = config.optional_integer(keys[0]), other = config.optional_integer(keys[1]);
+  if (value && other && *value != *other) {
+    throw FormatError("config.json: found {} = {} and {} = {}, expected one number; fix the file",
+                      keys[0], *value, keys[1], *other);
+  }
+  return config.positive_integer(!value && other ? keys[1] : keys[0], fallback);
+}
+
+void refuse_router_noise(const ConfigReader& config) {
+  if (const double noise = config.number("router_jitter_noise", 0); noise != 0) {
+    throw ConfigError("config.json: found router_jitter_noise = {}, expected 0; set it to 0",
+                      noise);
+  }
+}
+
+void name_as_mixtral(MixtureConfig& c) {
+  c.module = "block_sparse_moe";
+  c.gate_name = "w1";
+  c.up_name = "w3";
+  c.down_name = "w2";
 }
 
 void check_router(int64_t experts_per_token, int64_t num_experts, const std::string& key) {
@@ -95,10 +118,11 @@ MixtureConfig parse_qwen_moe(const ConfigReader& config, const std::string& fami
 std::optional<double> balancing_coefficient(const Json& json) {
   const ConfigReader config(json);
   const std::string type = config.text("model_type", "");
-  const auto mixtures = {"gpt_oss",   "mixtral",    "qwen2_moe",
-                         "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"};
+  const auto mixtures = {"ernie4_5_moe", "gpt_oss",    "granitemoe",      "granitemoeshared",
+                         "minimax_m2",   "mixtral",    "olmoe",           "qwen2_moe",
+                         "qwen3_moe",    "qwen3_next", "qwen3_5_moe_text"};
   if (std::ranges::find(mixtures, type) == mixtures.end()) return {};
-  const double found = config.number("router_aux_loss_coef", 0.001);
+  const double found = config.number("router_aux_loss_coef", type == "olmoe" ? 0.01 : 0.001);
   if (found >= 0) return found;
   throw FormatError(
       "config.json: found router_aux_loss_coef = {}, expected at least 0; fix the file", found);
@@ -187,10 +211,7 @@ MixtureConfig parse_mixtral_config(const Json& json) {
   c.llama.num_key_value_heads = key_value_heads(config, c.llama, 8);
   parse_head_dim(config, c.llama);
   c.llama.windows = same_windows(config, c.llama, read_window(config, std::nullopt));
-  c.module = "block_sparse_moe";
-  c.gate_name = "w1";
-  c.up_name = "w3";
-  c.down_name = "w2";
+  name_as_mixtral(c);
   c.num_experts = read_num_experts(config, "num_local_experts", 8);
   c.intermediate_size = c.llama.intermediate_size;
   c.router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 2),
@@ -199,10 +220,7 @@ MixtureConfig parse_mixtral_config(const Json& json) {
   c.router_comes_first = true;
   c.has_experts.assign(static_cast<size_t>(c.llama.num_hidden_layers), true);
   check_router(c.router.experts_per_token, c.num_experts, "num_local_experts");
-  if (const double noise = config.number("router_jitter_noise", 0); noise != 0) {
-    throw ConfigError("config.json: found router_jitter_noise = {}, expected 0; set it to 0",
-                      noise);
-  }
+  refuse_router_noise(config);
   parse_positions(config, c.llama, /*splits_hidden_size=*/false, /*default_theta=*/1000000.0);
   return c;
 }

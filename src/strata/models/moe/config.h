@@ -1,6 +1,7 @@
 // The settings of a mixture of experts over Llama's attention (Qwen3-MoE, Qwen2-MoE, Mixtral,
-// GLM-4.5), read from config.json and checked. Owns: the keys beside those of Llama's families.
-// Never: weights. Source: transformers configuration_{qwen3_moe,qwen2_moe,mixtral,glm4_moe}.py.
+// GLM-4.5, MiniMax-M2, ERNIE 4.5, dots.llm1, K-EXAONE), read from config.json and checked. Owns:
+// the keys beside those of Llama's families. Never: weights. Source: transformers
+// configuration_{qwen3_moe,qwen2_moe,mixtral,glm4_moe,minimax_m2,ernie4_5_moe,dots1,exaone_moe}.py.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "strata/base/json.h"
 #include "strata/models/llama/config.h"
+#include "strata/nn/experts/corrected_router.h"
 #include "strata/nn/experts/router.h"
 #include "strata/nn/experts/sigmoid_router.h"
 
@@ -20,11 +22,19 @@ struct MixtureConfig {
   // As the files name them, which transformers fuses when it loads them.
   std::string module = "mlp";
   std::string gate_name = "gate_proj", up_name = "up_proj", down_name = "down_proj";
+  std::string router_name = "gate";
+  bool router_is_linear = false;  // in the reference, too: a layer as all others are
   int64_t num_experts = 0;
   int64_t intermediate_size = 0;  // of an expert
   nn::RouterOptions router{};
-  std::optional<nn::SigmoidRouterOptions> sigmoid_router = {};  // in its place
-  bool wide_router = false;                                     // its products are taken in fp32
+  std::vector<int64_t> experts_per_token = {};  // of each layer; empty: the router's
+  // One of these may be in its place. A buffer corrects their choice.
+  std::optional<nn::SigmoidRouterOptions> sigmoid_router = {};
+  std::optional<nn::CorrectedRouterOptions> corrected_router = {};
+  std::string correction_name = "gate.e_score_correction_bias";
+  bool correction_is_row = false;   // [1, experts]
+  bool balances_logits = false;     // a loss balances the softmax of logits that these choose by
+  bool wide_router = false;         // its products are taken in fp32
   bool router_comes_first = false;  // in the reference's order of parameters
   // Of the expert of all tokens; none: there is none.
   std::optional<int64_t> shared_intermediate_size = {};
@@ -44,5 +54,9 @@ MixtureConfig parse_qwen3_moe_config(const Json& config);
 MixtureConfig parse_qwen2_moe_config(const Json& config);
 MixtureConfig parse_mixtral_config(const Json& config);
 MixtureConfig parse_glm4_moe_config(const Json& config);
+MixtureConfig parse_minimax_m2_config(const Json& config);
+MixtureConfig parse_ernie4_5_moe_config(const Json& config);
+MixtureConfig parse_dots1_config(const Json& config);
+MixtureConfig parse_exaone_moe_config(const Json& config);
 
 }  // namespace strata::models

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/nn/experts/router_balance.h"
 #include "strata/nn/gated_mlp.h"
 
 namespace strata::models {
@@ -22,13 +23,17 @@ nn::Remakable widened(const nn::Remakable& x) {
 Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType storage)
     : options_(c.router),
       sigmoid_options_(c.sigmoid_router),
+      corrected_options_(c.corrected_router),
+      balances_logits_(c.balances_logits),
       is_wide_(c.wide_router),
       router_comes_first_(c.router_comes_first),
-      router_(path + ".gate", shape(c.llama.hidden_size, c.num_experts, storage)) {
+      router_is_linear_(c.router_is_linear),
+      router_(path + "." + c.router_name, shape(c.llama.hidden_size, c.num_experts, storage)) {
   const int64_t hidden = c.llama.hidden_size;
-  if (sigmoid_options_) {
-    correction_.emplace(path + ".gate.e_score_correction_bias", std::vector<int64_t>{c.num_experts},
-                        at::kFloat);
+  if (sigmoid_options_ || corrected_options_) {
+    std::vector<int64_t> sizes{c.num_experts};
+    if (c.correction_is_row) sizes.insert(sizes.begin(), 1);
+    correction_.emplace(path + "." + c.correction_name, sizes, at::kFloat);
     correction_->set_buffer();
   }
   layers_.reserve(static_cast<size_t>(3 * c.num_experts));  // experts_ points into it
@@ -76,6 +81,7 @@ std::vector<std::vector<nn::Linear*>> Mixture::fused_linears() {
     gates_and_ups.insert(gates_and_ups.end(), {expert.gate, expert.up});
     downs.push_back(expert.down);
   }
+  if (router_is_linear_) return {gates_and_ups, downs};
   return {{&router_}, gates_and_ups, downs};
 }
 
@@ -108,9 +114,19 @@ at::Tensor Mixture::add_shared(const nn::Remakable& normed, const at::Tensor& re
 
 nn::Routing Mixture::route(const nn::Remakable& normed, const nn::ForwardContext& context) {
   const nn::Remakable input = is_wide_ ? widened(normed) : normed;
-  const at::Tensor logits = nn::linear_shared_input({&router_}, input, context)[0];
-  if (!sigmoid_options_) return nn::route(logits, options_, context);
-  return nn::route_by_sigmoid(logits, correction_->value(), *sigmoid_options_);
+  return choose(nn::linear_shared_input({&router_}, input, context)[0], normed.value.scalar_type(),
+                context);
+}
+
+nn::Routing Mixture::choose(const at::Tensor& logits, at::ScalarType type,
+                            const nn::ForwardContext& context) {
+  if (!correction_) return nn::route(logits, options_, context);
+  const int64_t experts_per_token = sigmoid_options_ ? sigmoid_options_->experts_per_token
+                                                     : corrected_options_->experts_per_token;
+  const at::Tensor wide =
+      (balances_logits_ ? nn::balanced(logits, experts_per_token, context) : logits).to(at::kFloat);
+  if (sigmoid_options_) return nn::route_by_sigmoid(wide, correction_->value(), *sigmoid_options_);
+  return nn::route_by_corrected_softmax(wide, correction_->value(), *corrected_options_, type);
 }
 
 at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
@@ -119,15 +135,23 @@ at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& resi
   return nn::add_experts_last(experts_, normed, base, route(normed, context), context);
 }
 
+std::unique_ptr<FeedForward> make_mixture(const MixtureConfig& config, int64_t index,
+                                          at::ScalarType storage) {
+  const auto i = static_cast<size_t>(index);
+  if (!config.has_experts.at(i)) return nullptr;
+  MixtureConfig own = config;
+  if (!config.experts_per_token.empty()) {
+    own.router.experts_per_token = config.experts_per_token.at(i);
+  }
+  return std::make_unique<Mixture>(own, fmt::format("model.layers.{}.{}", index, config.module),
+                                   storage);
+}
+
 MakeDecoderLayer make_mixture_layers(const MixtureConfig& config) {
   return [config](const LlamaConfig& llama, int64_t index, at::ScalarType storage,
                   nn::Rope& rope) -> std::unique_ptr<DecoderLayer> {
-    std::unique_ptr<FeedForward> mixture;
-    if (config.has_experts.at(static_cast<size_t>(index))) {
-      mixture = std::make_unique<Mixture>(
-          config, fmt::format("model.layers.{}.{}", index, config.module), storage);
-    }
-    return std::make_unique<LlamaDecoderLayer>(llama, index, storage, rope, std::move(mixture));
+    return std::make_unique<LlamaDecoderLayer>(llama, index, storage, rope,
+                                               make_mixture(config, index, storage));
   };
 }
 

@@ -2,6 +2,7 @@
 // their names. Never: the rest of the layer, which is Llama's (llama/blocks.h).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,17 +36,26 @@ class Mixture final : public FeedForward {
   at::Tensor add_shared(const nn::Remakable& normed, const at::Tensor& residual,
                         const nn::ForwardContext& context);
   nn::Routing route(const nn::Remakable& normed, const nn::ForwardContext& context);
+  nn::Routing choose(const at::Tensor& logits, at::ScalarType type,
+                     const nn::ForwardContext& context);
 
   nn::RouterOptions options_;
-  std::optional<nn::SigmoidRouterOptions> sigmoid_options_;  // in their place
-  bool is_wide_;  // the router's products are taken in fp32
-  bool router_comes_first_;
+  // One of these may be in their place.
+  std::optional<nn::SigmoidRouterOptions> sigmoid_options_;
+  std::optional<nn::CorrectedRouterOptions> corrected_options_;
+  bool balances_logits_;  // with one of these
+  bool is_wide_;          // the router's products are taken in fp32
+  bool router_comes_first_, router_is_linear_;
   nn::Linear router_;
-  std::optional<nn::Parameter> correction_;  // with sigmoid_options_: a buffer
+  std::optional<nn::Parameter> correction_;  // with one of these: a buffer
   std::vector<nn::Linear> layers_;           // gate, up, down of each expert
   std::vector<nn::Expert> experts_;
   std::optional<Shared> shared_;
 };
+
+// Of a layer; null where it has none.
+std::unique_ptr<FeedForward> make_mixture(const MixtureConfig& config, int64_t index,
+                                          at::ScalarType storage);
 
 // Llama's layer with a mixture where the configuration says so.
 MakeDecoderLayer make_mixture_layers(const MixtureConfig& config);

@@ -1,5 +1,5 @@
-// Keys of the families whose experts sigmoids choose (GLM-4.5, DeepSeek-V3). Source: transformers
-// modeling_{glm4_moe,deepseek_v3,glm4_moe_lite}.py.
+// Keys of the families whose experts sigmoids choose (GLM-4.5, DeepSeek-V3, dots.llm1, K-EXAONE).
+// Source: transformers modeling_{glm4_moe,deepseek_v3,glm4_moe_lite,dots1,exaone_moe}.py.
 #include <algorithm>
 
 #include "strata/base/error.h"
@@ -12,18 +12,25 @@ void require_not_null(const ConfigReader& config, const std::string& key) {
   throw FormatError("config.json: found {} = None, expected a number; fix the file", key);
 }
 
+void require_text(const ConfigReader& config, const std::string& key, const std::string& expected) {
+  const std::string found = config.text(key, expected);
+  if (found == expected) return;
+  throw ConfigError(
+      "config.json: found {} \"{}\", expected \"{}\"; use a checkpoint whose experts are chosen so",
+      key, found, expected);
+}
+
 nn::ExpertGroups read_expert_groups(const ConfigReader& config, int64_t num_experts,
                                     int64_t experts_per_token, const nn::ExpertGroups& defaults,
-                                    int64_t least_size) {
-  for (const char* key : {"n_group", "topk_group"}) require_not_null(config, key);
+                                    int64_t least_size, const std::string& key) {
+  for (const char* each : {"n_group", "topk_group"}) require_not_null(config, each);
   const nn::ExpertGroups groups{.count = config.positive_integer("n_group", defaults.count),
                                 .chosen = config.positive_integer("topk_group", defaults.chosen)};
   const int64_t size = num_experts / groups.count;
   if (num_experts % groups.count != 0 || size < least_size) {
     throw FormatError(
-        "config.json: found n_group = {}, expected groups of {} or more of n_routed_experts = {}; "
-        "fix the file",
-        groups.count, least_size == 1 ? "one" : "two", num_experts);
+        "config.json: found n_group = {}, expected groups of {} or more of {} = {}; fix the file",
+        groups.count, least_size == 1 ? "one" : "two", key, num_experts);
   }
   if (groups.chosen > groups.count) {
     throw FormatError(
@@ -40,15 +47,16 @@ nn::ExpertGroups read_expert_groups(const ConfigReader& config, int64_t num_expe
 }
 
 nn::SigmoidRouterOptions read_sigmoid_router(const ConfigReader& config, int64_t num_experts,
-                                             const nn::SigmoidRouterOptions& defaults) {
+                                             const nn::SigmoidRouterOptions& defaults,
+                                             const std::string& key) {
   nn::SigmoidRouterOptions router{
       .experts_per_token =
           config.positive_integer("num_experts_per_tok", defaults.experts_per_token),
       .normalizes = config.boolean("norm_topk_prob", defaults.normalizes),
       .scale = config.positive_number("routed_scaling_factor", defaults.scale)};
-  check_router(router.experts_per_token, num_experts, "n_routed_experts");
+  check_router(router.experts_per_token, num_experts, key);
   router.groups = read_expert_groups(config, num_experts, router.experts_per_token, defaults.groups,
-                                     /*least_size=*/2);
+                                     /*least_size=*/2, key);
   return router;
 }
 
@@ -62,10 +70,11 @@ int64_t read_num_prediction_layers(const ConfigReader& config) {
       "config.json: found num_nextn_predict_layers = {}, expected at least 0; fix the file", found);
 }
 
-std::vector<bool> read_sparse_layers(const ConfigReader& config, int64_t num_layers) {
+std::vector<bool> read_sparse_layers(const ConfigReader& config, int64_t num_layers,
+                                     int64_t num_dense) {
   std::vector<bool> is_sparse;
   if (!config.has("mlp_layer_types")) {
-    for (int64_t i = 0; i < num_layers; ++i) is_sparse.push_back(i > 0);
+    for (int64_t i = 0; i < num_layers; ++i) is_sparse.push_back(i >= num_dense);
     return is_sparse;
   }
   const Json& list = config.at("mlp_layer_types");

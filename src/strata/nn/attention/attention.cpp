@@ -1,5 +1,7 @@
 #include "strata/nn/attention/attention.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -98,13 +100,31 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
       g.k.copy_(made.dk);
       g.v.copy_(made.dv);
     } else {
-      ops::attention_backward_into(dout, in.q, in.k, in.v, saved[1], saved[2], call.offsets,
-                                   o.scale, {g.q, g.k, g.v}, o.window);
+      ops::attention_backward_into(dout, in.q, in.k, in.v, saved[1], saved[2], call.spans, o.scale,
+                                   {g.q, g.k, g.v}, o.window);
     }
     rotate_(g.q, g.k, call.tables, /*inverse=*/true);
     return {at::Tensor(), at::Tensor(), dqkv};
   }
 };
+
+// Of the last queries.size(0) of the keys' tokens, each chunk by itself.
+ops::AttentionResult chunked_attention_with_cache(const at::Tensor& queries, const KeysValues& all,
+                                                  const AttentionOptions& o) {
+  const int64_t end = all.keys.size(0), start = end - queries.size(0);
+  std::vector<at::Tensor> outs, lses;
+  for (int64_t begin = start; begin < end;) {
+    const int64_t first = begin / o.chunk * o.chunk, last = std::min(first + o.chunk, end);
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, last - first); };
+    const ops::AttentionResult result =
+        ops::attention_with_cache(queries.narrow(0, begin - start, last - begin), part(all.keys),
+                                  part(all.values), o.scale, /*window=*/0);
+    outs.push_back(result.out);
+    lses.push_back(result.lse);
+    begin = last;
+  }
+  return {at::cat(outs), at::cat(lses, /*dim=*/1)};
+}
 
 at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             const RopeTables& tables, const AttentionOptions& o, KvCache& cache) {
@@ -116,6 +136,7 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
                                        : extend_cache(cache, o.layer, k_heads,
                                                       split_heads(v, o.num_kv_heads, o.head_dim));
   const auto attend_to_all = [&] {
+    if (o.chunk > 0) return chunked_attention_with_cache(q_heads, all, o);
     if (o.softcap == 0 && !o.bias.defined()) {
       return ops::attention_with_cache(q_heads, all.keys, all.values, o.scale, o.window);
     }
@@ -140,7 +161,7 @@ RopeTables tables_for(Rope& rope, const AttentionOptions& options, const Forward
 AttentionCall call_of(const AttentionOptions& options, const RopeTables& tables,
                       const ForwardContext& context) {
   const Batch& batch = context.batch->of_documents();
-  AttentionCall call{options, batch.offsets, tables};
+  AttentionCall call(options, batch.offsets, tables);
   if (context.drops() && options.dropout > 0) {
     call.token_keys = batch.token_keys;
     call.dropout_key =

@@ -16,8 +16,11 @@ struct AttentionOptions {
   int64_t num_kv_heads;
   int64_t head_dim;
   double scale;
-  int64_t layer;                // place in the cache
-  int64_t window = 0;           // see ops/attention/attention.h; a prefix counts as tokens do
+  int64_t layer;       // place in the cache
+  int64_t window = 0;  // see ops/attention/attention.h; a prefix counts as tokens do
+  // Tokens see those of the same `chunk` tokens alone, counted from a document's first on, and with
+  // a prefix from the prefix' first; 0: all. Not with a window.
+  int64_t chunk = 0;
   Parameter* prefix = nullptr;  // of prefix tuning, nn/virtual_tokens.h
   bool rotates = true;          // false: a layer without positions
   // What makes the prefix, in the first layer alone (nn/prefix_projection.h).

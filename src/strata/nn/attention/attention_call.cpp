@@ -21,7 +21,7 @@ ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q
   if (call.is_special()) {
     return ops::biased_attention(q, k, v, own_bias(call.options), call.special());
   }
-  return ops::attention(q, k, v, call.offsets, call.options.scale, call.options.window);
+  return ops::attention(q, k, v, call.spans, call.options.scale, call.options.window);
 }
 
 void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
@@ -35,11 +35,28 @@ void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
   sinks->accumulate_grad(all);
 }
 
+std::vector<int64_t> cut_to_chunks(const std::vector<int64_t>& offsets, int64_t chunk) {
+  if (chunk == 0) return offsets;
+  std::vector<int64_t> spans;
+  for (size_t d = 0; d + 1 < offsets.size(); ++d) {
+    for (int64_t begin = offsets[d]; begin < offsets[d + 1]; begin += chunk) spans.push_back(begin);
+  }
+  spans.push_back(offsets.back());
+  return spans;
+}
+
 }  // namespace
 
+AttentionCall::AttentionCall(const AttentionOptions& options, std::vector<int64_t> offsets,
+                             const RopeTables& tables)
+    : options(options),
+      offsets(std::move(offsets)),
+      tables(tables),
+      spans(cut_to_chunks(this->offsets, options.chunk)) {}
+
 ops::BiasedAttentionOptions AttentionCall::special() const {
-  return {.offsets = offsets,
-          .key_offsets = offsets,
+  return {.offsets = spans,
+          .key_offsets = spans,
           .scale = options.scale,
           .causal = true,
           .window = options.window,
@@ -52,6 +69,7 @@ ops::BiasedAttentionOptions AttentionCall::special() const {
 AttentionCall AttentionCall::with_front(int64_t count) const {
   AttentionCall longer = *this;
   longer.offsets = offsets_with_front(offsets, count);
+  longer.spans = cut_to_chunks(longer.offsets, options.chunk);
   return longer;
 }
 
@@ -78,7 +96,7 @@ ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tenso
         dout, q, k, v, own_bias(call.options), forward, call.special(), /*wants_bias=*/false);
     return {g.dq, g.dk, g.dv};
   }
-  return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.offsets,
+  return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.spans,
                                  call.options.scale, call.options.window);
 }
 

@@ -18,8 +18,9 @@ namespace strata::nn {
 
 struct AttentionCall {
   AttentionOptions options;
-  std::vector<int64_t> offsets;
+  std::vector<int64_t> offsets;  // of documents
   RopeTables tables;
+  std::vector<int64_t> spans;  // of what sees each other: documents, or chunks of them
   at::Tensor token_keys = {};  // undefined: no dropout
   uint64_t dropout_key = 0;
 
@@ -29,6 +30,9 @@ struct AttentionCall {
   }
 
   ops::BiasedAttentionOptions special() const;
+
+  AttentionCall(const AttentionOptions& options, std::vector<int64_t> offsets,
+                const RopeTables& tables);
 
   // Of documents with `count` tokens more at their front.
   AttentionCall with_front(int64_t count) const;

@@ -21,9 +21,11 @@ bool may_reach(int64_t length, const ForwardContext& context) {
 
 at::Tensor scaled_by_position(const at::Tensor& q, const QueryScale& scale, int64_t num_before,
                               const ForwardContext& context) {
-  if (scale.beta == 0 || !may_reach(scale.length - num_before, context)) return q;
-  const at::Tensor turns =
-      context.batch->positions.to(at::kFloat).div_(static_cast<double>(scale.length)).floor_();
+  if (scale.beta == 0 || !may_reach(scale.length - scale.first - num_before, context)) return q;
+  const at::Tensor turns = context.batch->positions.to(at::kFloat)
+                               .add_(scale.first)
+                               .div_(static_cast<double>(scale.length))
+                               .floor_();
   const at::Tensor factors = turns.add_(1).log_().mul_(scale.beta).add_(1);
   return q * factors.to(q.scalar_type()).unsqueeze(1);
 }

@@ -1,8 +1,8 @@
 // Queries that grow with their position, so that scores over long texts stay sharp: 1 + beta *
-// log(1 + floor(position / length)) times what the projection gives. Owns: that factor. Never: the
-// scale of all scores (AttentionOptions::scale).
+// log(1 + floor((position + first) / length)) times what the projection gives. Owns: that factor.
+// Never: the scale of all scores (AttentionOptions::scale).
 //
-// Source: transformers modeling_ministral3.py (get_llama_4_attn_scale).
+// Source: transformers modeling_ministral3.py (get_llama_4_attn_scale), modeling_llama4.py.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace strata::nn {
 
 struct QueryScale {
   double beta;
-  int64_t length;  // positions up to the first that grows
+  int64_t length;     // positions up to the first that grows
+  int64_t first = 0;  // of a text's first token
 };
 
 // q [T, channels] of the batch's tokens, times the factor of each; q itself where no text reaches

@@ -8,6 +8,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/nn/experts/expert_matrices.h"
+#include "strata/nn/experts/swapped_branch.h"
 #include "strata/nn/function_state.h"
 #include "strata/ops/clamped_swiglu.h"
 #include "strata/ops/matmul/matmul.h"
@@ -83,8 +84,18 @@ at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatric
     ops::matmul_into(of_expert, rows_of(x, call.rows, e), matrices.of(e), {.b = m.rows_are_outputs},
                      /*beta=*/m.bias != nullptr ? 1 : 0);
   });
-  if (m.branch != nullptr) add_expert_branch_({y}, x, *m.branch, call.rows);
+  if (m.branch == nullptr) return y;
+  m.branch_is_swapped ? add_swapped_branch_(y, x, *m.branch, call.rows)
+                      : add_expert_branch_({y}, x, *m.branch, call.rows);
   return y;
+}
+
+// Of the branch, where there is one; `dx` may be undefined.
+void branch_backward(const FusedCall& call, const FusedMatrices& m, const at::Tensor& dy,
+                     const at::Tensor& x, const at::Tensor& dx) {
+  if (m.branch == nullptr) return;
+  m.branch_is_swapped ? swapped_branch_backward(dy, x, *m.branch, call.rows, dx)
+                      : expert_branch_backward({dy}, x, *m.branch, call.rows, dx);
 }
 
 // dy W[e]^T.
@@ -144,10 +155,18 @@ at::Tensor backward_down(const FusedCall& call, const at::Tensor& dy_rows, at::T
   if (down.branch == nullptr) scaled.reset();
   if (down.bias != nullptr) write_gradient(call, *down.bias, scales, dy_rows);
   const at::Tensor dgated = project_back(call, dy_rows, down);
-  if (down.branch != nullptr) {
-    expert_branch_backward({dy_rows}, scaled, *down.branch, call.rows, dgated);
-  }
+  branch_backward(call, down, dy_rows, scaled, dgated);
   return dgated;
+}
+
+// The same of rows without weights behind them: nothing is returned.
+void backward_unweighted_out(const FusedCall& call, const at::Tensor& dy,
+                             const at::Tensor& gate_up) {
+  const FusedExperts& experts = call.experts;
+  at::Tensor values;
+  if (needs_input(experts.down)) values = gated(gate_up, experts.gate);
+  const at::Tensor dgated = backward_down(call, spread(dy, call.rows), std::move(values), {});
+  gated_backward_(gate_up, dgated, experts.gate);
 }
 
 // From dy [T, hidden] back to the gates: writes the gradients of down and its biases, turns
@@ -176,11 +195,11 @@ at::Tensor backward_out(const FusedCall& call, const at::Tensor& dy, const at::T
   return weights_of_tokens(dscales.squeeze(1), call.rows, weights);
 }
 
-// Writes the gradients of gate_up and its biases and, where it is wanted, returns that of x.
-at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Tensor& dgate_up,
-                       int64_t num_tokens, bool wants_dx) {
+// Of gate_up, from the gradient of what it gives: writes its gradients and, where it is wanted,
+// returns that of its input, of rows.
+at::Tensor backward_gate_up(const FusedCall& call, at::Tensor input, const at::Tensor& dgate_up,
+                            bool wants_dx) {
   const FusedMatrices& m = call.experts.gate_up;
-  at::Tensor input = x.defined() ? spread(x, call.rows) : x;
   write_weight_gradient(call, m, input, dgate_up);
   if (m.branch == nullptr) input.reset();
   if (m.bias != nullptr) {
@@ -188,25 +207,52 @@ at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Ten
   }
   at::Tensor dinput;
   if (wants_dx) dinput = project_back(call, dgate_up, m);
-  if (m.branch != nullptr) {
-    expert_branch_backward({dgate_up}, input, *m.branch, call.rows, dinput);
-  }
+  branch_backward(call, m, dgate_up, input, dinput);
+  return dinput;
+}
+
+// The same, and the gradient of x.
+at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Tensor& dgate_up,
+                       int64_t num_tokens, bool wants_dx) {
+  const at::Tensor dinput =
+      backward_gate_up(call, x.defined() ? spread(x, call.rows) : x, dgate_up, wants_dx);
   if (!wants_dx) return {};
   return ops::row_sums(dinput, call.rows.place, num_tokens, {});
+}
+
+// Of inputs that their weights scale.
+struct ScaledInputGradients {
+  at::Tensor dx, dweights;
+};
+
+ScaledInputGradients backward_scaled_in(const FusedCall& call, const at::Tensor& x,
+                                        const at::Tensor& weights, const at::Tensor& dgate_up,
+                                        bool wants_any) {
+  const at::Tensor rows = spread(x, call.rows);
+  const at::Tensor scales = weights_of_rows(weights, call.rows).to(rows.scalar_type());
+  const at::Tensor dinput = backward_gate_up(call, rows * scales, dgate_up, wants_any);
+  if (!wants_any) return {};
+  const ActivityTimer timer(Activity::kElementWise);
+  const at::Tensor dscales = (rows * dinput).sum(at::IntArrayRef{1}, /*keepdim=*/false, at::kFloat);
+  return {ops::row_sums(dinput.mul_(scales), call.rows.place, x.size(0), {}),
+          weights_of_tokens(dscales, call.rows, weights)};
 }
 
 struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
   static at::Tensor forward(AutogradContext* context, FusedCall call, const at::Tensor& x,
                             const at::Tensor& weights, const at::Tensor& residual) {
     const FusedExperts& experts = call.experts;
-    const at::Tensor gate_up = project(call, spread(x, call.rows), experts.gate_up);
+    const bool scales = experts.scales_inputs;
+    const at::Tensor input = spread(x, call.rows);
+    if (scales) input.mul_(weights_of_rows(weights, call.rows).to(input.scalar_type()));
+    const at::Tensor gate_up = project(call, input, experts.gate_up);
     at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
     if (call.wants_output) {
       const at::Tensor out = project(call, gated(gate_up, experts.gate), experts.down);
-      y = ops::row_sums(out, call.rows.place, x.size(0), weights);
+      y = ops::row_sums(out, call.rows.place, x.size(0), scales ? at::Tensor() : weights);
       y.add_(residual);
     }
-    const bool keeps_input = needs_input(experts.gate_up);
+    const bool keeps_input = scales || needs_input(experts.gate_up);
     if (!keeps_input) call.remake = nullptr;
     context->save_for_backward({keeps_input && !call.remake ? x : at::Tensor(), gate_up, weights});
     save_state(context, std::move(call));
@@ -219,6 +265,12 @@ struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
     const at::Tensor x = call.remake ? call.remake() : saved[0];
     // Nobody else reads it, and a graph runs backward once: its memory takes the gradient.
     const at::Tensor dgate_up = saved[1].detach();
+    if (call.experts.scales_inputs) {
+      backward_unweighted_out(call, gradients[0], dgate_up);
+      const bool wants_any = context->needs_input_grad(0) || context->needs_input_grad(1);
+      const auto [dx, dweights] = backward_scaled_in(call, x, saved[2], dgate_up, wants_any);
+      return {at::Tensor(), dx, dweights, gradients[0]};
+    }
     const at::Tensor dweights = backward_out(call, gradients[0], saved[2], dgate_up);
     const bool wants_dx = context->needs_input_grad(0);
     const at::Tensor dx = backward_in(call, x, dgate_up, gradients[0].size(0), wants_dx);

@@ -1,7 +1,8 @@
 // Experts of which all matrices of a kind are one parameter: gated MLPs, of gpt-oss with biases and
 // a gate that is clamped. Owns: the autograd function over all experts. Never: the choice
 // (nn/experts/router.h), the order of rows (nn/experts/expert_rows.h), experts of layers of their
-// own (nn/experts/experts.h). Source: transformers GptOssExperts, Gemma4TextExperts.
+// own (nn/experts/experts.h). Source: transformers GptOssExperts, Gemma4TextExperts,
+// Llama4TextMoe.
 #pragma once
 
 #include <variant>
@@ -24,6 +25,7 @@ struct FusedMatrices {
   Parameter* bias = nullptr;       // [E, out]; null: there is none
   bool rows_are_outputs = false;   // `weight` is [E, out, in]
   ExpertBranch* branch = nullptr;  // null: there is none
+  bool branch_is_swapped = false;  // nn/experts/swapped_branch.h
 
   int64_t in_features() const { return weight->shape()[rows_are_outputs ? 2 : 1]; }
   int64_t out_features() const { return weight->shape()[rows_are_outputs ? 1 : 2]; }
@@ -36,12 +38,14 @@ struct FusedExperts {
   FusedMatrices gate_up;  // [hidden] -> [2 * intermediate]
   FusedMatrices down;
   FusedGate gate;
+  // A row's weight is a factor of what its expert reads, not of what it gives. Without biases.
+  bool scales_inputs = false;
 
   int64_t num_experts() const { return gate_up.weight->shape()[0]; }
 };
 
 // As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up or its
-// branch trains; of codes one expert's matrix is decoded at a time.
+// branch trains or inputs are scaled; of codes one expert's matrix is decoded at a time.
 at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
                                   const at::Tensor& residual, const Routing& routing,
                                   const ForwardContext& context);

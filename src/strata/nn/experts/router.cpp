@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/activity_timer.h"
-#include "strata/nn/experts/expert_balance.h"
+#include "strata/nn/experts/router_balance.h"
 #include "strata/nn/function_state.h"
 
 namespace strata::nn {
@@ -15,15 +15,7 @@ using torch::autograd::variable_list;
 
 struct RouteCall {
   RouterOptions options;
-  ExpertBalance* balance;  // null: none
-  bool adds;               // to it
-  int64_t num_padding;     // rows at the end that are not balanced
-  int64_t num_tokens;      // of all ranks that share rows
-
-  // Those that are balanced.
-  at::Tensor real(const at::Tensor& rows) const {
-    return rows.narrow(0, 0, rows.size(0) - num_padding);
-  }
+  RouterBalance balance;
 };
 
 // The probabilities where a token may have the expert, else 0.
@@ -42,7 +34,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     const at::Tensor probabilities = at::softmax(logits.to(at::kFloat), /*dim=*/1);
     auto [weights, experts] =
         at::topk(allowed(probabilities, options.groups), options.experts_per_token, /*dim=*/1);
-    if (call.adds) call.balance->add(call.real(probabilities), call.real(experts), call.num_tokens);
+    call.balance.add(probabilities, experts);
     if (options.normalizes) weights.div_(weights.sum(/*dim=*/1, /*keepdim=*/true));
     if (options.scale != 1.0) weights.mul_(options.scale);
     if (options.rounds) weights = weights.to(logits.scalar_type()).to(at::kFloat);
@@ -72,10 +64,8 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
       terms = weights * (dweights - mean);
     }
     at::Tensor dlogits = at::zeros_like(probabilities).scatter_(1, experts, terms);
-    const bool is_balanced = call.balance != nullptr && call.balance->has_gradient();
-    if (is_balanced) {
-      call.real(dlogits).addcmul_(call.real(probabilities), call.balance->gradient());
-    }
+    const bool is_balanced = call.balance.has_gradient();
+    if (is_balanced) call.balance.add_gradient_(dlogits, probabilities);
     const at::Tensor sums = (is_balanced ? dlogits : terms).sum(/*dim=*/1, /*keepdim=*/true);
     dlogits.addcmul_(probabilities, sums, /*value=*/-1);
     return {at::Tensor(), dlogits.to(context->saved_data["type"].toScalarType())};
@@ -118,13 +108,7 @@ Routing scaled_by_expert(const Routing& routing, Parameter& scales) {
 
 Routing route(const at::Tensor& logits, const RouterOptions& options,
               const ForwardContext& context) {
-  const Batch* batch = context.batch;
-  const RouteCall call{
-      .options = options,
-      .balance = context.balance,
-      .adds = context.balance != nullptr && context.pass.wants_output,
-      .num_padding = batch != nullptr ? batch->num_padding : 0,
-      .num_tokens = batch != nullptr ? batch->of_documents().num_real_tokens() : logits.size(0)};
+  const RouteCall call{.options = options, .balance = RouterBalance::of(context, logits.size(0))};
   const variable_list outputs = RouteFunction::apply(call, logits);
   return {outputs[0], outputs[1]};
 }
