@@ -11,6 +11,8 @@
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
+#include "strata/models/granite_hybrid/layers.h"
+#include "strata/models/lfm2/layers.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/llama/plain_mlp.h"
@@ -167,9 +169,13 @@ const std::map<std::string, Family>& families() {
         .classifier = "GptOssForSequenceClassification",
         .experts_are_transposed = true}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
+      {"granitemoehybrid",
+       {create_layers<parse_granitemoehybrid_config, make_granite_hybrid_layers>, nullptr}},
       {"hunyuan_v1_dense",
        {create_layers<parse_hunyuan_v1_dense_config, make_extended_layers>,
         "HunYuanDenseV1ForSequenceClassification"}},
+      {"lfm2", {create_layers<parse_lfm2_config, make_lfm2_layers>, nullptr}},
+      {"lfm2_moe", {create_layers<parse_lfm2_moe_config, make_lfm2_layers>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
       {"ministral3",

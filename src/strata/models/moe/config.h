@@ -24,7 +24,12 @@ struct MixtureConfig {
   int64_t intermediate_size = 0;  // of an expert
   nn::RouterOptions router{};
   std::optional<nn::SigmoidRouterOptions> sigmoid_router = {};  // in its place
-  bool wide_router = false;                                     // its products are taken in fp32
+  // Of what corrects its choice, in the module; empty: nothing does.
+  std::string correction_name = "gate.e_score_correction_bias";
+  bool wide_router = false;  // its products are taken in fp32
+  // Adapters and codes know router and experts by no names, as those of the reference, which holds
+  // them as parameters and, in this family, turns no name of a layer into one.
+  bool is_no_target = false;
   bool router_comes_first = false;  // in the reference's order of parameters
   // Of the expert of all tokens; none: there is none.
   std::optional<int64_t> shared_intermediate_size = {};

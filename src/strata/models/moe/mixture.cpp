@@ -24,10 +24,11 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
       sigmoid_options_(c.sigmoid_router),
       is_wide_(c.wide_router),
       router_comes_first_(c.router_comes_first),
+      is_no_target_(c.is_no_target),
       router_(path + ".gate", shape(c.llama.hidden_size, c.num_experts, storage)) {
   const int64_t hidden = c.llama.hidden_size;
-  if (sigmoid_options_) {
-    correction_.emplace(path + ".gate.e_score_correction_bias", std::vector<int64_t>{c.num_experts},
+  if (sigmoid_options_ && !c.correction_name.empty()) {
+    correction_.emplace(path + "." + c.correction_name, std::vector<int64_t>{c.num_experts},
                         at::kFloat);
     correction_->set_buffer();
   }
@@ -62,9 +63,11 @@ std::vector<nn::Linear*> Mixture::Shared::linears() {
 
 std::vector<nn::Linear*> Mixture::linears() {
   std::vector<nn::Linear*> list;
-  if (router_comes_first_) list.push_back(&router_);
-  for (nn::Linear& layer : layers_) list.push_back(&layer);
-  if (!router_comes_first_) list.push_back(&router_);
+  if (!is_no_target_) {
+    if (router_comes_first_) list.push_back(&router_);
+    for (nn::Linear& layer : layers_) list.push_back(&layer);
+    if (!router_comes_first_) list.push_back(&router_);
+  }
   if (!shared_) return list;
   for (nn::Linear* layer : shared_->linears()) list.push_back(layer);
   return list;
@@ -110,7 +113,8 @@ nn::Routing Mixture::route(const nn::Remakable& normed, const nn::ForwardContext
   const nn::Remakable input = is_wide_ ? widened(normed) : normed;
   const at::Tensor logits = nn::linear_shared_input({&router_}, input, context)[0];
   if (!sigmoid_options_) return nn::route(logits, options_, context);
-  return nn::route_by_sigmoid(logits, correction_->value(), *sigmoid_options_);
+  return nn::route_by_sigmoid(logits, correction_ ? correction_->value() : at::Tensor(),
+                              *sigmoid_options_);
 }
 
 at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,

@@ -39,9 +39,9 @@ class Mixture final : public FeedForward {
   nn::RouterOptions options_;
   std::optional<nn::SigmoidRouterOptions> sigmoid_options_;  // in their place
   bool is_wide_;  // the router's products are taken in fp32
-  bool router_comes_first_;
+  bool router_comes_first_, is_no_target_;
   nn::Linear router_;
-  std::optional<nn::Parameter> correction_;  // with sigmoid_options_: a buffer
+  std::optional<nn::Parameter> correction_;  // of sigmoid_options_, where there is one: a buffer
   std::vector<nn::Linear> layers_;           // gate, up, down of each expert
   std::vector<nn::Expert> experts_;
   std::optional<Shared> shared_;
