@@ -182,7 +182,8 @@ def run_reference(model, documents, balance=0):
     if balance:  # as under autocast, in fp32
         config = model.config
         loss_of_experts = load_balancing_loss_func(tuple(layer.float() for layer in outputs.router_logits),
-                                                   config.num_experts, config.num_experts_per_tok, mask)
+                                                   getattr(config, "num_experts", None) or config.num_local_experts,
+                                                  config.num_experts_per_tok, mask)
         (loss + balance * loss_of_experts).backward()
     else:
         loss.backward()

@@ -112,7 +112,8 @@ Parts within_chunk(const SpaceInputs& in, const Chunk& chunk, const at::Tensor& 
   const at::Tensor dscores = at::matmul(by_head(dy), by_head(chunk.scaled).transpose(2, 3));
   const at::Tensor dproducts = dscores.mul_(chunk.between).sum(1);
   const at::Tensor scores = chunk.between * products.unsqueeze(1);
-  const at::Tensor moved = dscores.mul_(products.unsqueeze(1));
+  // All of a token is left at the token itself: large terms, which would cancel out.
+  const at::Tensor moved = dscores.mul_(products.unsqueeze(1)).tril_(-1);
   return {.scaled = by_head(at::matmul(scores.transpose(2, 3), by_head(dy))),
           .b = at::bmm(transposed(dproducts), in.c),
           .c = at::bmm(dproducts, in.b),
@@ -130,6 +131,7 @@ void add_states(const SpaceInputs& in, const Chunk& chunk, const at::Tensor& dy,
   const at::Tensor written = product(in.b, dbehind) * chunk.to_end.unsqueeze(-1);
   d.b.add_(product_over_heads(chunk.scaled * chunk.to_end.unsqueeze(-1), dbehind));
   const at::Tensor moved = (written * chunk.scaled).sum(3);
+  moved.select(1, moved.size(1) - 1).zero_();  // the last token is there as a whole
   d.sums.sub_(moved);
   const at::Tensor kept = (dbehind * before).sum(at::IntArrayRef{1, 3}) * chunk.decay;
   d.sums.select(1, d.sums.size(1) - 1).add_(moved.sum(1)).add_(kept);
@@ -171,7 +173,8 @@ SpaceGradients chunks_backward(const SpaceInputs& in, const at::Tensor& dout,
   Parts d = within_chunk(in, chunk, dy);
   add_states(in, chunk, dy, lanes, d);
   // A rate is part of all sums from its token on.
-  const at::Tensor drates = d.sums + d.sums.sum(1, /*keepdim=*/true) - d.sums.cumsum(1);
+  const at::Tensor behind = at::ones({dy.size(1), dy.size(1)}, dy.options()).triu_();
+  const at::Tensor drates = at::matmul(behind, d.sums);
   const at::Tensor dsteps = drates * in.rate + (d.scaled * in.x).sum(3);
   return {.x = from_lanes(d.scaled * in.steps.unsqueeze(-1), lanes),
           .b = from_lanes(d.b, lanes),
