@@ -35,6 +35,11 @@ GEMMA4_EXPERTS = dict(MODEL, family="gemma4_text", num_hidden_layers=3, head_dim
                       num_experts=16, top_k_experts=4, moe_intermediate_size=128)
 QWEN35 = dict(MODEL, family="qwen3_5_text", head_dim=64, layer_types=["linear_attention", "full_attention"] * 2,
               linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=32, linear_value_head_dim=32)
+LFM2_MOE = dict(MODEL, family="lfm2_moe", layer_types=["conv", "full_attention"] * 2, num_dense_layers=2, num_experts=16,
+                num_experts_per_tok=4, moe_intermediate_size=128)
+GRANITE_HYBRID = dict(MODEL, family="granitemoehybrid", layer_types=["mamba", "attention"] * 2, mamba_n_heads=12, mamba_n_groups=2,
+                      mamba_d_state=32, mamba_chunk_size=64, num_local_experts=16, num_experts_per_tok=4, shared_intermediate_size=256)
+GRANITE_HYBRID["intermediate_size"] = 128
 GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
@@ -170,6 +175,10 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="gemma4", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="qwen3_5")),
     (1, "NO_SHARD", dict(LORA, model="qwen3_5", bf16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="lfm2 experts")),
+    (1, "NO_SHARD", dict(LORA, model="lfm2 experts", bf16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="granite hybrid", gradient_checkpointing_mode="selective")),
+    (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="granite hybrid", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="gemma2")),
     (1, "NO_SHARD", dict(LORA, model="gemma2", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="olmo3")),
@@ -281,7 +290,7 @@ def other_model(name, beside):
     if name == "gpt_oss packed":
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
-              "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35,
+              "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35, "lfm2 experts": LFM2_MOE, "granite hybrid": GRANITE_HYBRID,
               "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,

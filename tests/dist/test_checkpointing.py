@@ -48,6 +48,8 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                "minimax_m2": dict(tiny_llama.MINIMAX_M2, num_hidden_layers=4),
                "granitemoeshared": dict(tiny_llama.GRANITE_SHARED, num_hidden_layers=4),
                "llama4_text": dict(tiny_llama.LLAMA4, num_hidden_layers=4),
+               "lfm2_moe": dict(tiny_llama.LFM2_MOE, num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2),
+               "granitemoehybrid": dict(tiny_llama.GRANITE_HYBRID, num_hidden_layers=4, layer_types=["mamba", "attention"] * 2),
                "experts": dict(tiny_llama.QWEN3_MOE, num_hidden_layers=4, router_aux_loss_coef=0.3)}
 SHARED = dict(LORA, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])
 EXPERTS = dict(LORA, lora_dropout=0.0)
@@ -78,14 +80,15 @@ def numbers(run):
     ("deepseek_v3", {}), ("deepseek_v2", dict(EXPERTS, lora_target_modules="all-linear")),
     ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED)), ("gpt_oss", dict(PARAMETERS, **BALANCED)),
     ("olmoe", {}), ("minimax_m2", BALANCED), ("granitemoeshared", dict(EXPERTS, lora_target_modules="all-linear", **BALANCED)),
-    ("llama4_text", {})],
+    ("llama4_text", {}), ("lfm2_moe", {}), ("granitemoehybrid", dict(BALANCED)), ("granitemoehybrid", dict(EXPERTS, lora_target_modules="all-linear"))],
     ids=["whole", "lora", "dora", "prefix",
          "seed_oss-dropout", "seed_oss-lora", "apertus-xielu", "apertus-lora", "hunyuan-turns-first", "ministral3-lora",
          "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "gemma4-experts", "gemma4-experts-lora",
          "qwen3_5-linear-attention", "qwen3_5-lora", "qwen3_next-balanced",
          "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
          "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sigmoids", "sigmoids-lora", "latents", "latents-lora", "sinks", "sinks-lora", "parameters-lora",
-         "olmoe-limits", "minimax_m2-balanced", "granitemoeshared-lora", "llama4-chunks"])
+         "olmoe-limits", "minimax_m2-balanced", "granitemoeshared-lora", "llama4-chunks",
+         "lfm2_moe-convolutions", "granitemoehybrid-balanced", "granitemoehybrid-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,

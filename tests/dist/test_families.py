@@ -18,7 +18,8 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
                                     "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "gpt2", "bigcode",
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "falcon", "falcon_40b",
                                     "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss",
-                                    "olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "exaone_moe", "llama4_text"])
+                                    "olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "exaone_moe", "llama4_text",
+                                    "lfm2", "lfm2_moe", "granitemoehybrid"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
     if family in ("qwen2_moe", "qwen3_next") and settings:  # whose experts PEFT cannot adapt
         settings = dict(settings, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])

@@ -38,12 +38,20 @@ GEMMA4_BASE = dict(BASE, num_key_value_heads=2, head_dim=8, global_head_dim=16, 
 QWEN35_BASE = dict(BASE, rms_norm_eps=0.3, head_dim=8, num_key_value_heads=2, layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2,
                    linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10)
 QWEN3_NEXT_BASE = dict(QWEN35_BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14, shared_expert_intermediate_size=22)
+# A short convolution, then attention.
+LFM2_BASE = dict(BASE, num_key_value_heads=2, layer_types=["conv", "full_attention"], block_multiple_of=4)
+LFM2_MOE_BASE = dict(LFM2_BASE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=14, num_dense_layers=1)
+del LFM2_MOE_BASE["block_multiple_of"]
+# Mamba-2 of 4 heads in 2 groups, then attention.
+GRANITE_HYBRID_BASE = dict(BASE, rms_norm_eps=1e-2, num_key_value_heads=2, layer_types=["mamba", "attention"], num_local_experts=0, shared_intermediate_size=22,
+                           intermediate_size=14, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, embedding_multiplier=2.5,
+                           attention_multiplier=0.2, residual_multiplier=0.35, logits_scaling=1.7)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
 FALCON_BASE = dict(vocab_size=97, hidden_size=32, ffn_hidden_size=52, num_hidden_layers=2, num_attention_heads=4,
                    max_position_embeddings=64)
 BLOOM_BASE = dict(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
-BASES = {"gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
+BASES = {"lfm2": LFM2_BASE, "lfm2_moe": LFM2_MOE_BASE, "granitemoehybrid": GRANITE_HYBRID_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
          "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "seed_oss": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
@@ -68,9 +76,13 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 **{family: ("mlp", "gate_proj", "up_proj", "down_proj")
                    for family in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmoe", "ernie4_5_moe", "dots1",
                                   "hunyuan_v1_moe", "exaone_moe")},
-                **{family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")}}
+                **{family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")},
+                "lfm2_moe": ("feed_forward", "w1", "w3", "w2")}
+# Names of parameters that files have by others.
+FILE_NAMES = {"granitemoehybrid": {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
+                                   ".router.weight": ".router.layer.weight"}}
 # Of these files hold fused parameters, too.
-FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "llama4_text"}
+FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, *FILE_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "llama4_text"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
@@ -96,7 +108,7 @@ def save_checkpoint(folder, old_rope_keys=False, scale=0.15, family="llama", **s
             if family == "gemma4_text" and any(part in name for part in ("q_norm", "k_norm", ".post_")):
                 parameter.mul_(0.4)
         for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
+            if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.uniform_(-0.3, 0.3)
             if name.endswith("act_fn.beta"):
                 buffer.uniform_(0.3, 0.7)
@@ -118,6 +130,8 @@ def as_in_files(model, tensors):
     """The tensors of named parameters, or their gradients, under the names and in the parts of files."""
     names = EXPERT_NAMES.get(model.config.model_type)
     for name, tensor in tensors:
+        for parameter, stored in FILE_NAMES.get(model.config.model_type, {}).items():
+            name = name.replace(parameter, stored)
         if names is None:
             yield name, tensor
             continue

@@ -173,6 +173,12 @@ CASES = {
     "gemma2_dora_head": (GEMMA2, dict(target_modules=["o_proj", "lm_head"], r=4, use_dora=True)),
     "gemma2_ia3": (GEMMA2, dict(peft_type="IA3")),
     "qwen3_next": (dict(family="qwen3_next"), dict(target_modules=["in_proj_qkvz", "in_proj_ba", "out_proj", "q_proj", "shared_expert_gate"], r=3)),
+    "lfm2_all": (dict(family="lfm2"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "lfm2_dora": (dict(family="lfm2"), dict(target_modules=["in_proj", "out_proj", "w2"], r=4, use_dora=True)),
+    "lfm2_moe_all": (dict(family="lfm2_moe"), dict(target_modules="all-linear", r=3, lora_alpha=5, modules_to_save=["conv.conv"])),
+    "granite_hybrid_all": (dict(family="granitemoehybrid"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "granite_hybrid_saved": (dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=2),
+                             dict(target_modules=["in_proj", "q_proj", "shared_mlp.input_linear"], modules_to_save=["conv1d", "norm"], r=2)),
     "qwen3_5_all": (QWEN35, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "qwen3_5_dora": (QWEN35, dict(target_modules=["in_proj_qkv", "out_proj", "q_proj"], r=4, use_dora=True)),
     "qwen3_5_saved": (QWEN35, dict(target_modules=["in_proj_b", "o_proj"], modules_to_save=["conv1d", "norm"], r=2)),
@@ -291,7 +297,7 @@ CASES = {
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
 }
-FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "deepseek_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora",
+FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "deepseek_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora", "lfm2_dora",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora", "cohere_dora",
              "phi_dora_head", "bloom_dora"}
@@ -347,12 +353,13 @@ def probe_name(name):
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "starcoder2_all", "cohere_all", "phi", "phi_vera",
               "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all",
-              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus")))}
+              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus", "lfm2", "granite_hybrid")))}
 
 
 # Of six draws of the documents the errors are 0.95 to 1.16 times PEFT's, 1.06 on average: more than one draw may be off by.
 # The gradients of xIELU's numbers may nearly cancel out: of eight draws 0.7 to 2.2 times, those of all others 0.7 to 0.9.
-IN_FLOAT32_ALONE = {"qwen3_5_dora", "apertus_activation"}
+# Of seven draws of LFM2's 0.83 to 1.05 times, 0.95 on average, and 1.17 in another.
+IN_FLOAT32_ALONE = {"qwen3_5_dora", "apertus_activation", "lfm2_dora"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32 - IN_FLOAT32_ALONE))

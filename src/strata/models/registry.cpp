@@ -11,7 +11,9 @@
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
+#include "strata/models/granite_hybrid/layers.h"
 #include "strata/models/granite_moe/mixture.h"
+#include "strata/models/lfm2/layers.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
 #include "strata/models/llama/plain_mlp.h"
@@ -177,12 +179,16 @@ const std::map<std::string, Family>& families() {
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
       {"granitemoeshared",
        {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
+      {"granitemoehybrid",
+       {create_layers<parse_granitemoehybrid_config, make_granite_hybrid_layers>, nullptr}},
       {"hunyuan_v1_dense",
        {create_layers<parse_hunyuan_v1_dense_config, make_extended_layers>,
         "HunYuanDenseV1ForSequenceClassification"}},
       {"hunyuan_v1_moe",
        {create_layers<parse_hunyuan_v1_moe_config, make_extended_mixture_layers>,
         "HunYuanMoEV1ForSequenceClassification"}},
+      {"lfm2", {create_layers<parse_lfm2_config, make_lfm2_layers>, nullptr}},
+      {"lfm2_moe", {create_layers<parse_lfm2_moe_config, make_lfm2_layers>, nullptr}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
       {"minimax_m2", {create_layers<parse_minimax_m2_config, make_mixture_layers>, nullptr}},

@@ -27,7 +27,9 @@ bool TiedDecoder::is_called_tied() const {
 }
 
 void TiedDecoder::describe_tie(Json& config) const {
-  if (!is_tied() && !options_.scores_documents) config["tie_word_embeddings"] = false;
+  if (is_tied() || options_.scores_documents) return;
+  config["tie_word_embeddings"] = false;
+  if (config.contains("tie_embedding")) config["tie_embedding"] = false;  // LFM2's
 }
 
 std::vector<std::string> TiedDecoder::names_of(const std::string& weight) const {

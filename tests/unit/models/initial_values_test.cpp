@@ -76,6 +76,42 @@ TEST(InitialValues, OfGemma4) {
                   });
 }
 
+TEST(InitialValues, OfMamba) {
+  for_each_weight(
+      R"({"model_type": "granitemoehybrid", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 60, "shared_intermediate_size": 130,
+      "initializer_range": 0.03, "num_attention_heads": 4, "layer_types": ["mamba", "attention"],
+      "mamba_n_heads": 8, "mamba_proj_bias": true, "num_local_experts": 4})",
+      [&](const std::string& name, const at::Tensor& full) {
+        if (name.ends_with(".A_log")) {
+          for (int64_t h = 0; h < 8; ++h) {
+            EXPECT_FLOAT_EQ(full[h].item<float>(), std::log(static_cast<float>(h + 1)));
+          }
+        } else if (name.ends_with(".bias")) {
+          expect_all(name, full, 0);
+        } else if (full.dim() == 1) {
+          expect_all(name, full, 1);
+        } else {
+          EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+        }
+      });
+}
+
+TEST(InitialValues, OfShortConvolutions) {
+  for_each_weight(R"({"model_type": "lfm2", "num_hidden_layers": 2, "hidden_size": 512,
+      "vocab_size": 300, "intermediate_size": 130, "initializer_range": 0.03,
+      "num_attention_heads": 8, "conv_bias": true, "layer_types": ["conv", "full_attention"]})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (name.ends_with(".bias")) {
+                      expect_all(name, full, 0);
+                    } else if (full.dim() == 1) {
+                      expect_all(name, full, 1);
+                    } else {
+                      EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    }
+                  });
+}
+
 TEST(InitialValues, OfLatentAttention) {
   for_each_weight(R"({"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": 96,
       "vocab_size": 300, "intermediate_size": 130, "moe_intermediate_size": 60,

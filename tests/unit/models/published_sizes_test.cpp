@@ -45,6 +45,24 @@ constexpr Published kPublished[] = {
     {R"({"model_type": "llama4_text", "num_local_experts": 128, "interleave_moe_layer_step": 2,
          "use_qk_norm": false})",
      400711848960, 512},
+    {R"({"model_type": "lfm2"})", 2705497600, 320},
+    // LFM2-1.2B, LFM2-8B-A1B.
+    {R"({"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "block_ff_dim": 12288,
+         "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention",
+           "conv", "conv", "full_attention", "conv", "full_attention", "conv", "full_attention",
+           "conv", "full_attention", "conv"]})",
+     1170340608, 256},
+    {R"({"model_type": "lfm2_moe", "num_hidden_layers": 24,
+         "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "conv",
+           "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv",
+           "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv",
+           "full_attention", "conv", "conv"]})",
+     8339929856, 3072},
+    {R"({"model_type": "granitemoehybrid"})", 38601064448, 0},
+    {R"({"model_type": "granitemoehybrid", "num_local_experts": 0,
+         "position_embedding_type": "rope", "num_hidden_layers": 2,
+         "layer_types": ["attention", "attention"]})",
+     421548032, 512},
 };
 
 TEST(Models, AreAsLargeAsPublished) {

@@ -56,6 +56,42 @@ TEST(CausalConv, EqualsConvolutionOfEachDocument) {
   for (const int64_t kernel : {1, 2, 4, 9}) expect_convolution(kernel);
 }
 
+// c * conv(b * x) with a bias; by autograd as above.
+TEST(CausalConv, BetweenTwoGates) {
+  at::manual_seed(2);
+  const at::Tensor gates = at::randn({20, 15}), values = at::randn({5, 1, 3});
+  const at::Tensor offset = at::randn({5}), dy = at::randn({20, 5});
+  Parameter weight("conv.weight", {5, 1, 3}, at::kFloat), bias("conv.bias", {5}, at::kFloat);
+  const at::Tensor dweight = at::empty({5, 1, 3}), dbias = at::empty({5});
+  weight.attach_value(values);
+  weight.attach_grad(dweight, /*overwrite=*/true);
+  bias.attach_value(offset);
+  bias.attach_grad(dbias, /*overwrite=*/true);
+  const at::Tensor leaf = gates.clone().requires_grad_();
+  const at::Tensor y = gated_causal_conv(leaf, weight, batch_of(kOffsets), &bias);
+  const at::Tensor dgates = torch::autograd::grad({y}, {leaf}, {dy})[0];
+
+  const at::Tensor g = gates.clone().requires_grad_(), w = values.clone().requires_grad_();
+  const at::Tensor b = offset.clone().requires_grad_();
+  const auto parts = g.chunk(3, 1);
+  const at::Tensor inputs = parts[0] * parts[2];
+  std::vector<at::Tensor> rows;
+  for (size_t d = 1; d < kOffsets.size(); ++d) {
+    const int64_t length = kOffsets[d] - kOffsets[d - 1];
+    const at::Tensor x = inputs.narrow(0, kOffsets[d - 1], length).t().unsqueeze(0);
+    rows.push_back(at::conv1d(x, w, b, /*stride=*/1, /*padding=*/2, /*dilation=*/1, 5)
+                       .narrow(2, 0, length)
+                       .squeeze(0)
+                       .t());
+  }
+  const at::Tensor y2 = parts[1] * at::cat(rows);
+  const auto expected = torch::autograd::grad({y2}, {g, w, b}, {dy});
+  EXPECT_TRUE(at::allclose(y, y2, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(dgates, expected[0], 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(dweight, expected[1], 1e-5, 1e-5));
+  EXPECT_TRUE(at::allclose(dbias, expected[2], 1e-5, 1e-5));
+}
+
 TEST(CausalConv, GoesOnAfterEarlierTokens) {
   const at::Tensor x = at::randn({9, 3}), values = at::randn({3, 1, 4});
   Parameter weight("conv1d.weight", {3, 1, 4}, at::kFloat);

@@ -206,7 +206,7 @@ at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardCont
 
 LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
-    : norm_(make_norm(config, "model.norm", config.hidden_size, storage)),
+    : norm_(make_norm(config, config.final_norm, config.hidden_size, storage)),
       lm_head_(make_lm_head(config, storage, std::move(tied))),
       logit_scale_(1.0 / config.logits_scaling),
       softcap_(config.logit_softcap) {}

@@ -1,5 +1,9 @@
 #include "strata/models/llama/mixer_layer.h"
 
+#include <array>
+
+#include "strata/nn/scaled_add.h"
+
 namespace strata::models {
 namespace {
 
@@ -9,20 +13,31 @@ nn::RmsNorm norm_of(const LlamaConfig& c, const std::string& path, at::ScalarTyp
 
 }  // namespace
 
+at::Tensor add_mixed(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
+                     double scale, const nn::ForwardContext& context) {
+  if (scale == 1.0) return layer.forward_add_once(x, residual, context);
+  const at::Tensor y = nn::linear_shared_input({&layer}, x, context)[0];
+  return nn::add_scaled(residual, y, scale, /*wants_output=*/true);
+}
+
 MixerLayer::MixerLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
-                       std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> feed_forward)
+                       std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> feed_forward,
+                       ModuleOrder order)
     : layer_class_(c.layer_class),
       path_("model.layers." + std::to_string(index)),
+      order_(order),
       mixer_(std::move(mixer)),
       feed_forward_(std::move(feed_forward)),
-      input_norm_(norm_of(c, path_ + ".input_layernorm", storage)),
-      mlp_norm_(norm_of(c, path_ + ".post_attention_layernorm", storage)) {
+      input_norm_(norm_of(c, path_ + "." + c.layer_norms.at(0).name, storage)),
+      mlp_norm_(norm_of(c, path_ + "." + c.layer_norms.at(1).name, storage)) {
   if (feed_forward_ == nullptr) mlp_.emplace(c, path_ + ".mlp", storage);
 }
 
 std::vector<nn::Linear*> MixerLayer::linears() {
   std::vector<nn::Linear*> list = mixer_->linears();
-  for (nn::Linear* layer : mlp_ ? mlp_->linears() : feed_forward_->linears()) list.push_back(layer);
+  const std::vector<nn::Linear*> rest = mlp_ ? mlp_->linears() : feed_forward_->linears();
+  list.insert(order_ == ModuleOrder::kMixerFirst ? list.end() : list.begin(), rest.begin(),
+              rest.end());
   return list;
 }
 
@@ -36,15 +51,26 @@ std::vector<nn::ExpertParameter*> MixerLayer::expert_parameters() {
   return feed_forward_->expert_parameters();
 }
 
-std::vector<nn::Parameter*> MixerLayer::parameters() {
-  std::vector<nn::Parameter*> list;
-  mixer_->append_parameters(list);
+void MixerLayer::append_mlp(std::vector<nn::Parameter*>& list) {
   if (mlp_) {
     mlp_->append_parameters(list);
   } else {
     feed_forward_->append_parameters(list);
   }
-  list.insert(list.end(), {&input_norm_.weight(), &mlp_norm_.weight()});
+}
+
+std::vector<nn::Parameter*> MixerLayer::parameters() {
+  std::vector<nn::Parameter*> list;
+  const std::array<nn::Parameter*, 2> norms{&input_norm_.weight(), &mlp_norm_.weight()};
+  if (order_ == ModuleOrder::kMixerLast) {
+    list.insert(list.end(), norms.begin(), norms.end());
+    append_mlp(list);
+    mixer_->append_parameters(list);
+    return list;
+  }
+  mixer_->append_parameters(list);
+  append_mlp(list);
+  list.insert(list.end(), norms.begin(), norms.end());
   return list;
 }
 

@@ -30,11 +30,21 @@ class TokenMixer {
   }
 };
 
+// residual + scale * layer(x), of a mixer's last product; as nn::Linear::forward_add_once() where
+// there is no factor.
+at::Tensor add_mixed(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
+                     double scale, const nn::ForwardContext& context);
+
+// Of the layer's modules in the reference.
+enum class ModuleOrder { kMixerFirst, kMixerLast };
+
 class MixerLayer final : public DecoderLayer, public HasFusedLinears {
  public:
-  // `feed_forward`: in place of the MLP.
+  // The norms are called as the first two of config.layer_norms. `feed_forward`: in place of the
+  // MLP.
   MixerLayer(const LlamaConfig& config, int64_t index, at::ScalarType storage,
-             std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> feed_forward);
+             std::unique_ptr<TokenMixer> mixer, std::unique_ptr<FeedForward> feed_forward,
+             ModuleOrder order = ModuleOrder::kMixerFirst);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
   std::string class_name() const override { return layer_class_; }
@@ -50,7 +60,10 @@ class MixerLayer final : public DecoderLayer, public HasFusedLinears {
   }
 
  private:
+  void append_mlp(std::vector<nn::Parameter*>& list);
+
   std::string layer_class_, path_;
+  ModuleOrder order_;
   std::unique_ptr<TokenMixer> mixer_;
   std::optional<Mlp> mlp_;  // without feed_forward_
   std::unique_ptr<FeedForward> feed_forward_;

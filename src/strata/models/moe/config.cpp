@@ -118,10 +118,11 @@ MixtureConfig parse_qwen_moe(const ConfigReader& config, const std::string& fami
 std::optional<double> balancing_coefficient(const Json& json) {
   const ConfigReader config(json);
   const std::string type = config.text("model_type", "");
-  const auto mixtures = {"ernie4_5_moe", "gpt_oss",    "granitemoe",      "granitemoeshared",
-                         "minimax_m2",   "mixtral",    "olmoe",           "qwen2_moe",
-                         "qwen3_moe",    "qwen3_next", "qwen3_5_moe_text"};
+  const auto mixtures = {"ernie4_5_moe",     "gpt_oss",    "granitemoe", "granitemoehybrid",
+                         "granitemoeshared", "minimax_m2", "mixtral",    "olmoe",
+                         "qwen2_moe",        "qwen3_moe",  "qwen3_next", "qwen3_5_moe_text"};
   if (std::ranges::find(mixtures, type) == mixtures.end()) return {};
+  if (type == "granitemoehybrid" && config.optional_integer("num_local_experts") == 0) return {};
   const double found = config.number("router_aux_loss_coef", type == "olmoe" ? 0.01 : 0.001);
   if (found >= 0) return found;
   throw FormatError(

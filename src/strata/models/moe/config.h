@@ -31,10 +31,15 @@ struct MixtureConfig {
   // One of these may be in its place. A buffer corrects their choice.
   std::optional<nn::SigmoidRouterOptions> sigmoid_router = {};
   std::optional<nn::CorrectedRouterOptions> corrected_router = {};
+  // In the module; empty: nothing does.
   std::string correction_name = "gate.e_score_correction_bias";
-  bool correction_is_row = false;   // [1, experts]
-  bool balances_logits = false;     // a loss balances the softmax of logits that these choose by
-  bool wide_router = false;         // its products are taken in fp32
+  bool correction_is_row = false;  // [1, experts]
+  bool balances_logits = false;    // a loss balances the softmax of logits that these choose by
+  bool wide_router = false;        // its products are taken in fp32
+  bool narrow_scores = false;      // scores by sigmoids are computed in the type of the logits
+  // Adapters and codes know router and experts by no names, as those of the reference, which holds
+  // them as parameters and, in this family, turns no name of a layer into one.
+  bool is_no_target = false;
   bool router_comes_first = false;  // in the reference's order of parameters
   // Of the expert of all tokens; none: there is none.
   std::optional<int64_t> shared_intermediate_size = {};

@@ -26,11 +26,13 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
       corrected_options_(c.corrected_router),
       balances_logits_(c.balances_logits),
       is_wide_(c.wide_router),
+      narrow_scores_(c.narrow_scores),
       router_comes_first_(c.router_comes_first),
       router_is_linear_(c.router_is_linear),
+      is_no_target_(c.is_no_target),
       router_(path + "." + c.router_name, shape(c.llama.hidden_size, c.num_experts, storage)) {
   const int64_t hidden = c.llama.hidden_size;
-  if (sigmoid_options_ || corrected_options_) {
+  if ((sigmoid_options_ || corrected_options_) && !c.correction_name.empty()) {
     std::vector<int64_t> sizes{c.num_experts};
     if (c.correction_is_row) sizes.insert(sizes.begin(), 1);
     correction_.emplace(path + "." + c.correction_name, sizes, at::kFloat);
@@ -67,9 +69,11 @@ std::vector<nn::Linear*> Mixture::Shared::linears() {
 
 std::vector<nn::Linear*> Mixture::linears() {
   std::vector<nn::Linear*> list;
-  if (router_comes_first_) list.push_back(&router_);
-  for (nn::Linear& layer : layers_) list.push_back(&layer);
-  if (!router_comes_first_) list.push_back(&router_);
+  if (!is_no_target_) {
+    if (router_comes_first_) list.push_back(&router_);
+    for (nn::Linear& layer : layers_) list.push_back(&layer);
+    if (!router_comes_first_) list.push_back(&router_);
+  }
   if (!shared_) return list;
   for (nn::Linear* layer : shared_->linears()) list.push_back(layer);
   return list;
@@ -120,13 +124,15 @@ nn::Routing Mixture::route(const nn::Remakable& normed, const nn::ForwardContext
 
 nn::Routing Mixture::choose(const at::Tensor& logits, at::ScalarType type,
                             const nn::ForwardContext& context) {
-  if (!correction_) return nn::route(logits, options_, context);
+  if (!sigmoid_options_ && !corrected_options_) return nn::route(logits, options_, context);
   const int64_t experts_per_token = sigmoid_options_ ? sigmoid_options_->experts_per_token
                                                      : corrected_options_->experts_per_token;
-  const at::Tensor wide =
-      (balances_logits_ ? nn::balanced(logits, experts_per_token, context) : logits).to(at::kFloat);
-  if (sigmoid_options_) return nn::route_by_sigmoid(wide, correction_->value(), *sigmoid_options_);
-  return nn::route_by_corrected_softmax(wide, correction_->value(), *corrected_options_, type);
+  const at::Tensor balanced =
+      balances_logits_ ? nn::balanced(logits, experts_per_token, context) : logits;
+  const at::Tensor scored = narrow_scores_ ? balanced : balanced.to(at::kFloat);
+  const at::Tensor correction = correction_ ? correction_->value() : at::Tensor();
+  if (sigmoid_options_) return nn::route_by_sigmoid(scored, correction, *sigmoid_options_);
+  return nn::route_by_corrected_softmax(scored, correction, *corrected_options_, type);
 }
 
 at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,

@@ -45,7 +45,8 @@ class Mixture final : public FeedForward {
   std::optional<nn::CorrectedRouterOptions> corrected_options_;
   bool balances_logits_;  // with one of these
   bool is_wide_;          // the router's products are taken in fp32
-  bool router_comes_first_, router_is_linear_;
+  bool narrow_scores_;    // what these make of them is of the compute type
+  bool router_comes_first_, router_is_linear_, is_no_target_;
   nn::Linear router_;
   std::optional<nn::Parameter> correction_;  // with one of these: a buffer
   std::vector<nn::Linear> layers_;           // gate, up, down of each expert

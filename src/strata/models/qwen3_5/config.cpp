@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/layer_types.h"
 #include "strata/models/llama/config_parts.h"
 #include "strata/models/moe/config_parts.h"
 #include "strata/models/rope_config.h"
@@ -31,28 +32,12 @@ LlamaConfig defaults(const std::string& family) {
 }
 
 std::vector<bool> parse_kinds(const ConfigReader& config, int64_t num_layers) {
+  const auto kinds =
+      read_two_kinds(config, "layer_types", num_layers, {"linear_attention"}, {"full_attention"});
+  if (kinds) return *kinds;
   std::vector<bool> is_linear;
-  if (!config.has("layer_types")) {
-    const int64_t interval = config.positive_integer("full_attention_interval", 4);
-    for (int64_t i = 1; i <= num_layers; ++i) is_linear.push_back(i % interval != 0);
-    return is_linear;
-  }
-  const Json& list = config.at("layer_types");
-  if (!list.is_array() || static_cast<int64_t>(list.size()) != num_layers) {
-    throw FormatError(
-        "config.json: found layer_types = {}, expected a list of num_hidden_layers = {} texts; fix "
-        "the file",
-        list.dump(), num_layers);
-  }
-  for (const Json& entry : list) {
-    if (entry != "linear_attention" && entry != "full_attention") {
-      throw ConfigError(
-          "config.json: found {} in layer_types, expected linear_attention or full_attention; use "
-          "a checkpoint with such layers",
-          entry.dump());
-    }
-    is_linear.push_back(entry == "linear_attention");
-  }
+  const int64_t interval = config.positive_integer("full_attention_interval", 4);
+  for (int64_t i = 1; i <= num_layers; ++i) is_linear.push_back(i % interval != 0);
   return is_linear;
 }
 

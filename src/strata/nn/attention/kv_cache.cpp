@@ -9,7 +9,9 @@
 namespace strata::nn {
 
 bool KvCache::has_states() const {
-  return std::ranges::any_of(layers, [](const Layer& layer) { return layer.state.defined(); });
+  return std::ranges::any_of(layers, [](const Layer& layer) {
+    return layer.state.defined() || layer.last_inputs.defined();
+  });
 }
 
 void KvCache::forget_states() {

@@ -14,13 +14,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// As the reference has it, for scores that are all zero.
-constexpr double kLeastSum = 1e-20;
-
 struct SigmoidCall {
   SigmoidRouterOptions options;
   at::Tensor correction;
   int64_t num_experts = 0;
+  at::ScalarType type = at::kFloat;  // of the logits
 };
 
 // Experts of groups that are not chosen come last. `scores` [T, experts] are changed.
@@ -31,13 +29,14 @@ void put_other_groups_last(const at::Tensor& scores, const ExpertGroups& groups)
 }
 
 at::Tensor choose(const at::Tensor& scores, const SigmoidCall& call) {
-  const at::Tensor corrected = scores + call.correction;
+  const at::Tensor corrected =
+      call.correction.defined() ? scores + call.correction : scores.clone();
   if (call.options.groups.count > 1) put_other_groups_last(corrected, call.options.groups);
   return std::get<1>(at::topk(corrected, call.options.experts_per_token, /*dim=*/1));
 }
 
-at::Tensor sums_of(const at::Tensor& chosen) {
-  return chosen.sum(/*dim=*/1, /*keepdim=*/true).add_(kLeastSum);
+at::Tensor sums_of(const at::Tensor& chosen, const SigmoidCall& call) {
+  return chosen.sum(/*dim=*/1, /*keepdim=*/true).add_(call.options.least_sum);
 }
 
 struct SigmoidFunction : torch::autograd::Function<SigmoidFunction> {
@@ -45,32 +44,33 @@ struct SigmoidFunction : torch::autograd::Function<SigmoidFunction> {
                                const at::Tensor& logits) {
     const ActivityTimer timer(Activity::kElementWise);
     call.num_experts = logits.size(1);
+    call.type = logits.scalar_type();
     const at::Tensor scores = at::sigmoid(logits);
     const at::Tensor experts = choose(scores, call);
     const at::Tensor chosen = scores.gather(1, experts);
-    const at::Tensor shares = call.options.normalizes ? chosen / sums_of(chosen) : chosen;
+    const at::Tensor shares = call.options.normalizes ? chosen / sums_of(chosen, call) : chosen;
     context->save_for_backward({chosen, experts});
     context->mark_non_differentiable({experts});
     const double scale = call.options.scale;
     save_state(context, std::move(call));
-    return {shares * scale, experts};
+    return {(shares * scale).to(at::kFloat), experts};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const ActivityTimer timer(Activity::kElementWise);
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &chosen = saved[0], &experts = saved[1];
+    const at::Tensor chosen = saved[0].to(at::kFloat), &experts = saved[1];
     const auto& call = load_state<SigmoidCall>(context);
     at::Tensor dchosen = gradients[0] * call.options.scale;
     if (call.options.normalizes) {
-      const at::Tensor sums = sums_of(chosen);
+      const at::Tensor sums = sums_of(chosen, call);
       const at::Tensor mean = (dchosen * chosen).sum(/*dim=*/1, /*keepdim=*/true).div_(sums);
       dchosen.sub_(mean).div_(sums);
     }
     dchosen.mul_(chosen).mul_(1 - chosen);  // sigmoid' = s (1 - s)
     const at::Tensor dlogits = at::zeros({chosen.size(0), call.num_experts}, chosen.options())
                                    .scatter_(1, experts, dchosen);
-    return {at::Tensor(), dlogits};
+    return {at::Tensor(), dlogits.to(call.type)};
   }
 };
 

@@ -18,12 +18,14 @@ struct SigmoidRouterOptions {
   bool normalizes;           // the weights of a token sum to `scale`
   double scale = 1.0;        // of all weights
   ExpertGroups groups = {};  // a token's are those whose best two have the largest sums
+  double least_sum = 1e-20;  // is added to the sum by which scores are divided
 };
 
-// Of fp32 logits [T, experts]; `correction` fp32 [experts]. The experts of a token come in the
+// Of logits [T, experts], in whose type scores and weights are computed; `correction` fp32
+// [experts], undefined: there is none. The experts of a token come in the
 // order of their corrected scores. Nothing balances these: the correction did, as the model was
 // made. Requires: groups of two or more, of which the chosen hold experts_per_token or more.
-// Memory: keeps the scores of the chosen, fp32 [T, k].
+// Memory: keeps the scores of the chosen, [T, k].
 Routing route_by_sigmoid(const at::Tensor& logits, const at::Tensor& correction,
                          const SigmoidRouterOptions& options);
 

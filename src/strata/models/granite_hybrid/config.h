@@ -1,0 +1,32 @@
+// The settings of Granite 4.0 (granitemoehybrid), read from config.json and checked. Owns: names,
+// defaults and relations of the keys. Never: weights. Source: transformers
+// configuration_granitemoehybrid.py.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "strata/models/llama/config.h"
+#include "strata/models/mamba/config.h"
+#include "strata/nn/experts/router.h"
+
+namespace strata::models {
+
+struct GraniteExperts {
+  int64_t count;
+  int64_t intermediate_size;
+  nn::RouterOptions router;
+};
+
+struct GraniteHybridConfig {
+  LlamaConfig llama;            // intermediate_size: of the MLP of all tokens
+  std::vector<bool> has_mamba;  // of each layer, in the place of attention
+  MambaConfig mamba;
+  std::optional<GraniteExperts> experts;  // of all layers
+};
+
+// Errors: as parse_llama_config().
+GraniteHybridConfig parse_granitemoehybrid_config(const Json& config);
+
+}  // namespace strata::models

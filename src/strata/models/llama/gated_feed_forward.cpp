@@ -1,0 +1,56 @@
+#include "strata/models/llama/gated_feed_forward.h"
+
+#include "strata/nn/gated_mlp.h"
+#include "strata/nn/scaled_add.h"
+
+namespace strata::models {
+namespace {
+
+nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
+  return {.in_features = in, .out_features = out, .storage = storage};
+}
+
+}  // namespace
+
+GatedFeedForward::GatedFeedForward(const GatedFeedForwardOptions& o)
+    : multiplier_(o.multiplier),
+      gate_(o.path + "." + o.gate,
+            shape(o.hidden_size, (o.up.empty() ? 2 : 1) * o.intermediate_size, o.storage)),
+      down_(o.path + "." + o.down, shape(o.intermediate_size, o.hidden_size, o.storage)) {
+  if (o.up.empty()) return;
+  up_.emplace(o.path + "." + o.up, shape(o.hidden_size, o.intermediate_size, o.storage));
+}
+
+std::vector<nn::Linear*> GatedFeedForward::linears() {
+  if (!up_) return {&gate_, &down_};
+  return {&gate_, &*up_, &down_};
+}
+
+void GatedFeedForward::append_parameters(std::vector<nn::Parameter*>& list) {
+  for (const nn::Linear* layer : linears()) layer->append_parameters(list);
+}
+
+nn::Remakable GatedFeedForward::gated(const nn::Remakable& normed,
+                                      const nn::ForwardContext& context) {
+  if (!up_) return nn::swiglu_of_halves(nn::linear_shared_input({&gate_}, normed, context)[0]);
+  const auto gate_up = nn::linear_shared_input({&gate_, &*up_}, normed, context);
+  return nn::swiglu(gate_up[0], gate_up[1]);
+}
+
+at::Tensor GatedFeedForward::forward(const nn::Remakable& normed,
+                                     const nn::ForwardContext& context) {
+  return nn::linear_shared_input({&down_}, gated(normed, context), context)[0];
+}
+
+at::Tensor GatedFeedForward::add_last(const nn::Remakable& normed, const at::Tensor& residual,
+                                      const nn::ForwardContext& context) {
+  const nn::Remakable inner = gated(normed, context);
+  if (multiplier_ == 1.0) return down_.forward_add_last(inner, residual, context);
+  // As in Llama's layer: where the result is not wanted, nothing is remade.
+  const bool is_wanted = context.pass.wants_output;
+  const at::Tensor y = is_wanted ? nn::linear_shared_input({&down_}, inner, context)[0]
+                                 : down_.forward_last(inner.value, context);
+  return nn::add_scaled(residual, y, multiplier_, is_wanted);
+}
+
+}  // namespace strata::models

@@ -1,0 +1,42 @@
+// Llama's MLP under the names that a family gives its layers. Owns: these layers, of which gate and
+// up may be one, and the factor of what it adds. Never: norms.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "strata/models/llama/feed_forward.h"
+
+namespace strata::models {
+
+struct GatedFeedForwardOptions {
+  std::string path;            // of the module
+  std::string gate, up, down;  // in it; no `up`: `gate` has both as halves
+  int64_t hidden_size, intermediate_size;
+  double multiplier = 1.0;  // of what it adds
+  at::ScalarType storage;
+};
+
+class GatedFeedForward final : public FeedForward {
+ public:
+  explicit GatedFeedForward(const GatedFeedForwardOptions& options);
+
+  std::vector<nn::Linear*> linears() override;
+  std::vector<std::vector<nn::Linear*>> fused_linears() override { return {}; }
+  void append_parameters(std::vector<nn::Parameter*>& list) override;
+  at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
+                      const nn::ForwardContext& context) override;
+  // Of a layer that goes on with it: without the factor and the residual.
+  at::Tensor forward(const nn::Remakable& normed, const nn::ForwardContext& context);
+
+ private:
+  nn::Remakable gated(const nn::Remakable& normed, const nn::ForwardContext& context);
+
+  double multiplier_;
+  nn::Linear gate_;
+  std::optional<nn::Linear> up_;
+  nn::Linear down_;
+};
+
+}  // namespace strata::models

@@ -1,0 +1,144 @@
+// Oracle: the rule token by token, document by document, in fp64, and autograd's gradients of that.
+#include "strata/nn/linear_attention/state_space.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace strata::nn {
+namespace {
+
+struct Inputs {
+  at::Tensor xbc, steps, log_rate, skip;
+};
+
+Inputs random_inputs(int64_t num_tokens, const StateSpaceShape& s, double rate) {
+  return {at::randn({num_tokens, s.channels() + 2 * s.group_channels()}),
+          at::rand({num_tokens, s.num_heads}), at::rand({s.num_heads}).mul_(rate).log_(),
+          at::randn({s.num_heads})};
+}
+
+at::Tensor one_document(const Inputs& in, const StateSpaceShape& s, int64_t begin, int64_t count) {
+  const at::Tensor rate = in.log_rate.exp().neg();
+  at::Tensor state = at::zeros({s.num_heads, s.state_dim, s.head_dim}, in.xbc.options());
+  std::vector<at::Tensor> outs;
+  for (int64_t t = begin; t < begin + count; ++t) {
+    const auto parts =
+        in.xbc[t].split_with_sizes({s.channels(), s.group_channels(), s.group_channels()});
+    const auto of_heads = [&](const at::Tensor& x) {
+      return x.view({s.num_groups, s.state_dim}).repeat_interleave(s.heads_of_group(), 0);
+    };
+    const at::Tensor x = parts[0].view({s.num_heads, s.head_dim}), step = in.steps[t];
+    state = state * (step * rate).exp().view({-1, 1, 1}) +
+            of_heads(parts[1]).unsqueeze(-1) * (x * step.unsqueeze(-1)).unsqueeze(1);
+    const at::Tensor y = (state * of_heads(parts[2]).unsqueeze(-1)).sum(1);
+    outs.push_back((y + x * in.skip.unsqueeze(-1)).flatten());
+  }
+  return at::stack(outs);
+}
+
+at::Tensor token_by_token(const Inputs& in, const StateSpaceShape& s,
+                          const std::vector<int64_t>& offsets) {
+  std::vector<at::Tensor> outs;
+  for (size_t d = 1; d < offsets.size(); ++d) {
+    const int64_t count = offsets[d] - offsets[d - 1];
+    if (count > 0) outs.push_back(one_document(in, s, offsets[d - 1], count));
+  }
+  return at::cat(outs);
+}
+
+double error(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor wide = found.to(at::kDouble);
+  return (wide - expected).norm().item<double>() / (expected.norm().item<double>() + 0.1);
+}
+
+void give(Parameter& parameter, const at::Tensor& value, const at::Tensor& gradient) {
+  parameter.attach_value(value);
+  parameter.attach_grad(gradient, /*overwrite=*/true);
+}
+
+// `rate`: at most, of a step of 1.
+void expect_rule(const StateSpaceShape& s, const std::vector<int64_t>& offsets, double rate = 0.3,
+                 double limit = 5e-6) {
+  at::manual_seed(3);
+  const Inputs in = random_inputs(offsets.back(), s, rate);
+  const at::Tensor dout = at::randn({offsets.back(), s.channels()});
+  Parameter log_rate("A_log", {s.num_heads}, at::kFloat), skip("D", {s.num_heads}, at::kFloat);
+  const at::Tensor drate = at::empty({s.num_heads}), dskip = at::empty({s.num_heads});
+  give(log_rate, in.log_rate, drate);
+  give(skip, in.skip, dskip);
+  const at::Tensor xbc = in.xbc.clone().requires_grad_(), steps = in.steps.clone().requires_grad_();
+  const at::Tensor out =
+      state_space(xbc, steps, {&log_rate, &skip}, s, make_lanes(offsets, at::kCPU));
+  auto found = torch::autograd::grad({out}, {xbc, steps}, {dout});
+  found.insert(found.end(), {drate, dskip});
+
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& x : {in.xbc, in.steps, in.log_rate, in.skip}) {
+    leaves.push_back(x.to(at::kDouble).requires_grad_());
+  }
+  const at::Tensor expected =
+      token_by_token({leaves[0], leaves[1], leaves[2], leaves[3]}, s, offsets);
+  const auto gradients = torch::autograd::grad({expected}, leaves, {dout.to(at::kDouble)});
+  EXPECT_LT(error(out, expected), limit);
+  for (size_t i = 0; i < gradients.size(); ++i)
+    EXPECT_LT(error(found[i], gradients[i]), limit) << i;
+}
+
+TEST(StateSpace, EqualsTheRuleTokenByToken) {
+  expect_rule({.num_heads = 4, .head_dim = 6, .num_groups = 2, .state_dim = 10}, {0, 5, 6, 29});
+}
+
+TEST(StateSpace, OverChunksAndLanesOfSeveralDocuments) {
+  expect_rule({.num_heads = 3, .head_dim = 5, .num_groups = 1, .state_dim = 8},
+              {0, 70, 71, 221, 285, 285, 350, 353});
+}
+
+TEST(StateSpace, OneTokenOfOneHead) {
+  expect_rule({.num_heads = 1, .head_dim = 1, .num_groups = 1, .state_dim = 3}, {0, 1});
+}
+
+TEST(StateSpace, ForgetsAtOnce) {
+  expect_rule({.num_heads = 2, .head_dim = 4, .num_groups = 2, .state_dim = 4}, {0, 150}, 60);
+}
+
+// Of a row so long that heads of a group are computed one after the other.
+TEST(StateSpace, HeadsOneByOne) {
+  const StateSpaceShape s{.num_heads = 2, .head_dim = 256, .num_groups = 1, .state_dim = 256};
+  at::manual_seed(4);
+  const Inputs in = random_inputs(6200, s, 0.3);
+  Parameter log_rate("A_log", {2}, at::kFloat), skip("D", {2}, at::kFloat);
+  log_rate.attach_value(in.log_rate);
+  skip.attach_value(in.skip);
+  const at::Tensor out =
+      state_space(in.xbc, in.steps, {&log_rate, &skip}, s, make_lanes({0, 6200}, at::kCPU));
+  const at::Tensor expected = token_by_token(
+      {in.xbc.narrow(0, 0, 200).to(at::kDouble), in.steps.narrow(0, 0, 200).to(at::kDouble),
+       in.log_rate.to(at::kDouble), in.skip.to(at::kDouble)},
+      s, {0, 200});
+  EXPECT_LT(error(out.narrow(0, 0, 200), expected), 5e-6);
+}
+
+// Oracle: the whole text at once.
+TEST(StateSpace, GoesOnFromAState) {
+  const StateSpaceShape s{.num_heads = 4, .head_dim = 5, .num_groups = 2, .state_dim = 6};
+  const Inputs in = random_inputs(150, s, 0.3);
+  Parameter log_rate("A_log", {4}, at::kFloat), skip("D", {4}, at::kFloat);
+  log_rate.attach_value(in.log_rate);
+  skip.attach_value(in.skip);
+  const StateSpaceWeights weights{&log_rate, &skip};
+  const at::Tensor whole =
+      state_space(in.xbc, in.steps, weights, s, make_lanes({0, 150}, at::kCPU));
+  at::Tensor state;
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (const int64_t count : {90, 1, 1, 58}) {
+    parts.push_back(state_space_after(state, in.xbc.narrow(0, begin, count),
+                                      in.steps.narrow(0, begin, count), weights, s));
+    begin += count;
+  }
+  EXPECT_LT(error(at::cat(parts), whole.to(at::kDouble)), 1e-5);
+}
+
+}  // namespace
+}  // namespace strata::nn
