@@ -5,8 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
-
-#include "strata/base/error.h"
+#include <c10/util/Exception.h>
 
 namespace strata {
 
@@ -19,15 +18,14 @@ inline at::Tensor over_storage_of(const at::Tensor& whole, int64_t first_element
 }
 
 inline void check_range(int64_t begin, int64_t count, int64_t available) {
-  if (begin >= 0 && count >= 0 && count <= available - begin) return;
-  throw InternalError("view: found {} from {} on, expected them within {}; report this as a bug",
-                      count, begin, available);
+  TORCH_CHECK(begin >= 0 && count >= 0 && count <= available - begin, "view: found ", count,
+              " from ", begin, " on, expected them within ", available);
 }
 }  // namespace plain_view_detail
 
 // The elements of contiguous `whole` from `begin` on, as many as `shape` takes. The view has a
 // version of its own: autograd does not notice when `whole` is written.
-// Requires: `whole` requires no gradient. InternalError: they are not there.
+// Requires: `whole` requires no gradient. c10::Error: they are not there.
 inline at::Tensor plain_view(const at::Tensor& whole, int64_t begin, at::IntArrayRef shape) {
   at::Tensor view = plain_view_detail::over_storage_of(whole, begin);
   view.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
