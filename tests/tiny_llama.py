@@ -138,12 +138,12 @@ EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, s
 ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
-# Layers that mix tokens by a short convolution, or by Mamba-2 of an odd number of channels, beside attention.
+# Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.
 LFM2 = dict(PLAIN, family="lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_multiple_of=7)
 LFM2_MOE = dict(PLAIN, family="lfm2_moe", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], num_dense_layers=1,
                 num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12)
 GRANITE_HYBRID = dict(UNBALANCED, family="granitemoehybrid", num_hidden_layers=3, layer_types=["mamba", "attention", "mamba"],
-                      mamba_n_heads=6, mamba_d_head=11, mamba_expand=2, hidden_size=33, num_attention_heads=3, num_key_value_heads=1,
+                      mamba_n_heads=6, mamba_d_head=12, mamba_expand=2, hidden_size=36, num_attention_heads=3, num_key_value_heads=1,
                       mamba_n_groups=3, mamba_d_state=5, mamba_chunk_size=8, num_local_experts=5, num_experts_per_tok=2,
                       shared_intermediate_size=21, embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7,
                       logits_scaling=1.5)

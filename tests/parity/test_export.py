@@ -71,7 +71,7 @@ def test_full_model(inputs, tmp_path, name, world):
     folder = run.folder
     model = load(folder)
     is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
-                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "falcon", "falcon_40b", "bloom", "ernie4_5")
+                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "falcon", "falcon_40b", "bloom", "ernie4_5", "lfm2_moe")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
