@@ -27,6 +27,7 @@ inline void check_range(int64_t begin, int64_t count, int64_t available) {
 // version of its own: autograd does not notice when `whole` is written.
 // Requires: `whole` requires no gradient. c10::Error: they are not there.
 inline at::Tensor plain_view(const at::Tensor& whole, int64_t begin, at::IntArrayRef shape) {
+  TORCH_CHECK(whole.is_contiguous(), "view: found a strided tensor, expected a contiguous one");
   at::Tensor view = plain_view_detail::over_storage_of(whole, begin);
   view.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
   plain_view_detail::check_range(begin, view.numel(), whole.numel());

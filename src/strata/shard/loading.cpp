@@ -22,8 +22,7 @@ at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name) {
     default:
       throw FormatError(
           "tensor \"{}\": found element type {}, expected F64, F32, F16 or BF16; load the model "
-          "with "
-          "transformers and save it in bfloat16",
+          "with transformers and save it in bfloat16",
           tensor_name, hf::name_of(dtype));
   }
 }

@@ -89,8 +89,7 @@ int64_t adjusted_width(const ConfigReader& config, int64_t width) {
   if (adjusted > 0 && adjusted < int64_t{1} << 31) return adjusted;
   throw FormatError(
       "config.json: found intermediate_size = {}, which block_auto_adjust_ff_dim makes {}, "
-      "expected "
-      "a width from 1 on and below 2^31; fix the file",
+      "expected a width from 1 on and below 2^31; fix the file",
       width, adjusted);
 }
 

@@ -32,7 +32,7 @@ struct StepFunction : torch::autograd::Function<StepFunction> {
     const at::Tensor x = context->get_saved_variables()[0], shifted = call.shifted(x);
     const at::Tensor steps = at::softplus(shifted);
     const at::Tensor is_inside =
-        steps.ge(call.limits.least).logical_and_(steps.le(call.limits.most));
+        steps.ge(call.limits.least).bitwise_and_(steps.le(call.limits.most));
     const at::Tensor dx = gradients[0] * at::sigmoid(shifted) * is_inside;
     if (call.bias->requires_grad()) call.bias->accumulate_grad(dx.sum(0));
     return {dx.to(x.scalar_type()), at::Tensor()};
