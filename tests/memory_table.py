@@ -7,6 +7,7 @@ import re
 import subprocess
 
 import tiny_llama
+from fp8_files import store_in_fp8
 from running import BUILD, PROGRAM, base_flags, environment, run_program
 
 # Large enough that 5 % are several megabytes, small enough for seconds.
@@ -233,6 +234,9 @@ TABLE = [
     (2, "FULL_SHARD", dict(LORA, model="gpt_oss packed", dtype="bfloat16", bf16=True, per_device_train_batch_size=4, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="gpt_oss packed", dtype="float32", mxfp4_dequantize=True)),
     (2, "FULL_SHARD", dict(model="gpt_oss packed", bf16=True)),
+    (1, "NO_SHARD", dict(LORA, model="fp8", dtype="bfloat16", bf16=True, max_length=64, per_device_train_batch_size=1)),
+    (2, "FULL_SHARD", dict(LORA, model="fp8", load_in_4bit=True, max_length=64, per_device_train_batch_size=1)),
+    (2, "FULL_SHARD", dict(model="fp8", dtype="bfloat16")),
     (3, "FULL_SHARD", dict(sequence_parallel_size=3, per_device_train_batch_size=6)),
     (3, "ZERO2", dict(LORA, sequence_parallel_size=3, dtype="bfloat16", bf16=True, per_device_train_batch_size=6, **WHOLE)),
     (2, "FULL_SHARD", dict(model="gpt2", sequence_parallel_size=2, gradient_checkpointing_mode="attention",
@@ -287,6 +291,8 @@ def other_model(name, beside):
                        env=environment())
         return folder
     folder.mkdir()
+    if name == "fp8":
+        return store_in_fp8(save_model(folder, dict(WIDE, num_hidden_layers=2), "bfloat16"), (128, 128))
     if name == "gpt_oss packed":
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,

@@ -25,11 +25,13 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/embedding_scale.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/nn/experts/expert_balance.h"
+#include "strata/shard/fp8_loading.h"
 #include "strata/shard/loading.h"
 
 namespace strata {
@@ -38,6 +40,11 @@ namespace {
 at::Tensor read_tensor(const hf::ModelFolder& folder, const std::string& name) {
   const hf::TensorInfo* info = folder.find(name);
   if (info == nullptr) throw FormatError("probe: found no tensor \"{}\"", name);
+  if (const auto fp8 = hf::find_fp8_weight(folder, name)) {
+    const at::Tensor decoded = at::empty(info->shape);
+    shard::read_fp8(folder, *fp8, /*begin=*/0, decoded.view({-1}));
+    return decoded;
+  }
   at::Tensor tensor = at::empty(info->shape, at::dtype(shard::scalar_type_of(info->dtype, name)));
   const auto bytes = folder.bytes(*info);
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());

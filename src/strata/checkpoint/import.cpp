@@ -13,6 +13,7 @@
 #include "strata/hf/adapter_files.h"
 #include "strata/models/embedding_scale.h"
 #include "strata/models/vocabulary.h"
+#include "strata/shard/fp8_loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -39,6 +40,11 @@ void check_adapter_file(const hf::ModelFolder& file, const adapters::LoraAdapter
 
 at::Tensor read_plain(const hf::ModelFolder& folder, const std::string& name) {
   const hf::TensorInfo& info = *folder.find(name);
+  if (const auto fp8 = hf::find_fp8_weight(folder, name)) {
+    const at::Tensor decoded = at::empty(info.shape, at::kFloat);
+    shard::read_fp8(folder, *fp8, /*begin=*/0, decoded.view({-1}));
+    return decoded;
+  }
   const at::ScalarType type = shard::scalar_type_of(info.dtype, name);
   at::Tensor values = at::empty(info.shape, at::dtype(type));
   const std::span<const std::byte> bytes = folder.bytes(info);

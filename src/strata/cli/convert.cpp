@@ -101,12 +101,12 @@ void refuse_flags_of_others(const FileFlags& flags) {
   }
 }
 
-// `what` needs the values of the weights, and whoever reads its result expects none in MXFP4.
+// `what` needs the values of the weights, and whoever reads its result expects plain ones.
 void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
                    std::string_view what) {
   if (!checkpoint::holds_packed(state)) return;
   throw ConfigError(
-      "{}: found experts in MXFP4 in {}, expected plain weights; use a folder of those", what,
+      "{}: found weights in MXFP4 or fp8 in {}, expected plain ones; use a folder of those", what,
       folder.string());
 }
 

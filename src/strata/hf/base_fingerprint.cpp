@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -11,6 +13,7 @@
 #include "strata/base/file.h"
 #include "strata/base/float16.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/fp8.h"
 
 namespace strata::hf {
 namespace {
@@ -19,10 +22,25 @@ constexpr uint64_t kBlockElements = 512;
 // Between a fingerprint and what is said of codes.
 constexpr std::string_view kAsCodes = " as ";
 
-bool is_sampled(const std::string& name, const TensorInfo& info) {
-  const bool is_floating =
-      info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16;
-  return is_floating && info.shape.size() >= 2 && name != "lm_head.weight";
+// A matrix that goes into the mark.
+struct Matrix {
+  const TensorInfo* info;
+  std::optional<Fp8Weight> fp8;
+};
+
+std::vector<Matrix> sampled_matrices(const ModelFolder& folder) {
+  const std::vector<std::string> listed = fp8_scales(folder);
+  const std::set<std::string_view> scales(listed.begin(), listed.end());
+  std::vector<Matrix> matrices;
+  for (const std::string& name : folder.names()) {
+    const TensorInfo& info = *folder.find(name);
+    if (info.shape.size() < 2 || name == "lm_head.weight" || scales.contains(name)) continue;
+    auto fp8 = find_fp8_weight(folder, name);
+    const bool is_plain =
+        info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16;
+    if (is_plain || fp8) matrices.push_back({&info, std::move(fp8)});
+  }
+  return matrices;
 }
 
 float value_at(const std::byte* bytes, DType dtype) {
@@ -36,23 +54,30 @@ float value_at(const std::byte* bytes, DType dtype) {
   return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
 
-// Calls `take` with the bytes of a block at the beginning and of one in the middle.
+// Calls `take` with the first element and the number of a block at the beginning and of one in the
+// middle.
 template <typename Take>
 void sample(const ModelFolder& folder, const TensorInfo& info, const Take& take) {
-  const std::span<const std::byte> bytes = folder.bytes(info);
   const auto numel = static_cast<uint64_t>(info.numel());
-  const uint64_t size = size_of(info.dtype);
   for (const uint64_t begin : {uint64_t{0}, numel / 2}) {
-    const uint64_t count = std::min(kBlockElements, numel - begin);
-    take(bytes.subspan(begin * size, count * size));
+    take(begin, std::min(kBlockElements, numel - begin));
   }
-  forget_pages(bytes);  // the kernel maps far more than was looked at
+  forget_pages(folder.bytes(info));  // the kernel maps far more than was looked at
 }
 
-void append_values(const ModelFolder& folder, const TensorInfo& info, std::vector<float>& values) {
-  sample(folder, info, [&](std::span<const std::byte> block) {
-    for (size_t i = 0; i < block.size(); i += size_of(info.dtype)) {
-      values.push_back(value_at(block.data() + i, info.dtype));
+// Those of fp8 as a copy in bfloat16 has them.
+void append_values(const ModelFolder& folder, const Matrix& matrix, std::vector<float>& values) {
+  const std::byte* bytes = folder.bytes(*matrix.info).data();
+  const DType dtype = matrix.info->dtype;
+  sample(folder, *matrix.info, [&](uint64_t begin, uint64_t count) {
+    if (matrix.fp8) {
+      std::vector<float> decoded(count);
+      read_fp8(folder, *matrix.fp8, static_cast<int64_t>(begin), decoded);
+      for (const float value : decoded) values.push_back(bf16_to_float(float_to_bf16(value)));
+      return;
+    }
+    for (uint64_t i = begin; i < begin + count; ++i) {
+      values.push_back(value_at(bytes + i * size_of(dtype), dtype));
     }
   });
 }
@@ -63,12 +88,10 @@ std::string heading(const std::string& name, const TensorInfo& info) {
 
 std::string sampled_weights(const ModelFolder& folder) {
   std::string sampled;
-  for (const std::string& name : folder.names()) {
-    const TensorInfo& info = *folder.find(name);
-    if (!is_sampled(name, info)) continue;
-    sampled += heading(name, info);
+  for (const Matrix& matrix : sampled_matrices(folder)) {
+    sampled += heading(matrix.info->name, *matrix.info);
     std::vector<float> values;
-    append_values(folder, info, values);
+    append_values(folder, matrix, values);
     sampled.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
   }
   return sampled;
@@ -79,7 +102,10 @@ std::string sampled_codes(const ModelFolder& folder) {
   for (const std::string& name : folder.names()) {
     const TensorInfo& info = *folder.find(name);
     sampled += heading(name, info);
-    sample(folder, info, [&](std::span<const std::byte> block) {
+    const std::span<const std::byte> bytes = folder.bytes(info);
+    const uint64_t size = size_of(info.dtype);
+    sample(folder, info, [&](uint64_t begin, uint64_t count) {
+      const auto block = bytes.subspan(begin * size, count * size);
       sampled.append(reinterpret_cast<const char*>(block.data()), block.size());
     });
   }
@@ -97,10 +123,7 @@ std::string base_fingerprint(const ModelFolder& folder) {
 
 std::vector<float> sampled_values(const ModelFolder& folder) {
   std::vector<float> values;
-  for (const std::string& name : folder.names()) {
-    const TensorInfo& info = *folder.find(name);
-    if (is_sampled(name, info)) append_values(folder, info, values);
-  }
+  for (const Matrix& matrix : sampled_matrices(folder)) append_values(folder, matrix, values);
   return values;
 }
 

@@ -15,10 +15,10 @@ inline constexpr const char* kBaseFingerprintKey = "base_fingerprint";
 
 // XXH3-64, in hexadecimal digits, of the matrices' names, shapes and some values of each (a block
 // at the beginning and one in the middle), as fp32: the same however the model is cut into files,
-// and for an exact copy in a wider type. The output layer is left out: a tied one may be stored or
-// not. Of a quantised folder: of the codes and scales as they lie there, which say nothing of the
-// weights they were made of. Reads some kilobytes of each matrix. Errors: those of
-// ModelFolder::bytes.
+// for an exact copy in a wider type, and for weights in fp8 as for their copy in bfloat16. The
+// output layer is left out: a tied one may be stored or not. Of a quantised folder: of the codes
+// and scales as they lie there, which say nothing of the weights they were made of. Reads some
+// kilobytes of each matrix. Errors: those of ModelFolder::bytes.
 std::string base_fingerprint(const ModelFolder& folder);
 
 // The values of plain matrices that go into it.

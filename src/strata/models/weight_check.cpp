@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/mxfp4.h"
 
 namespace strata::models {
@@ -83,8 +84,10 @@ void check_unexpected(const hf::ModelFolder& folder, const std::set<std::string>
                       const std::vector<std::string>& ignored_suffixes,
                       const std::vector<std::string>& ignored_prefixes) {
   std::vector<std::string> unexpected;
+  const bool rounds_activations = hf::announces_fp8(folder.config());
   for (const std::string& name : folder.names()) {
     const bool is_ignored = ends_with_any(name, ignored_suffixes) ||
+                            (rounds_activations && hf::is_fp8_activation_scale(name)) ||
                             std::ranges::any_of(ignored_prefixes, [&](const std::string& prefix) {
                               return name.starts_with(prefix);
                             });
@@ -123,6 +126,7 @@ WeightSources match_weights(const hf::ModelFolder& folder,
       for (std::string& companion : hf::quantized_companions(folder, name)) {
         known.insert(std::move(companion));
       }
+      if (const auto fp8 = hf::find_fp8_weight(folder, name)) known.insert(fp8->scales->name);
       if (source == nullptr) source = info;
     }
     if (source != nullptr) {

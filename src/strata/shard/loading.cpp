@@ -2,8 +2,10 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/libtorch/side_stream.h"
+#include "strata/shard/fp8_loading.h"
 #include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/segments.h"
 
@@ -43,6 +45,12 @@ hf::DType dtype_of(at::ScalarType type) {
           "report this as a bug",
           c10::toString(type));
   }
+}
+
+at::ScalarType type_of_values(const hf::ModelFolder& folder, const std::string& name) {
+  if (hf::find_fp8_weight(folder, name)) return at::kFloat;
+  const hf::TensorInfo* info = folder.find(name);
+  return info == nullptr ? at::kBFloat16 : scalar_type_of(info->dtype, name);
 }
 
 void fill_homes(UnitStore& store, const Source& source) {
@@ -203,6 +211,15 @@ void copy_values(std::span<const std::byte> bytes, at::ScalarType type, const at
   }
 }
 
+// What comes after the end of the file's tensor is zero: rows of new tokens, which get their values
+// later. Returns what comes before it.
+at::Tensor part_in_file(const hf::TensorInfo& info, int64_t begin, const at::Tensor& out) {
+  const auto in_file = static_cast<int64_t>(info.numel());
+  const int64_t count = std::clamp<int64_t>(in_file - begin, 0, out.numel());
+  if (count < out.numel()) out.narrow(0, count, out.numel() - count).zero_();
+  return out.narrow(0, 0, count);
+}
+
 bool read_packed(const hf::ModelFolder& folder, const std::string& name, int64_t begin,
                  const at::Tensor& out) {
   const auto packed = hf::find_mxfp4_weight(folder, name);
@@ -220,16 +237,17 @@ Source folder_source(const hf::ModelFolder& folder,
     const std::string name = name_of(parameter);
     const hf::TensorInfo* info = name.empty() ? nullptr : folder.find(name);
     if (info == nullptr) return !name.empty() && read_packed(folder, name, begin, out);
+    const at::Tensor values = part_in_file(*info, begin, out);
+    if (values.numel() == 0) return true;
+    if (const auto fp8 = hf::find_fp8_weight(folder, name)) {
+      read_fp8(folder, *fp8, begin, values);
+      return true;
+    }
     const at::ScalarType type = scalar_type_of(info->dtype, name);
     const size_t element = hf::size_of(info->dtype);
-    // A file of the base ends before the rows of new tokens, which get their values later.
-    const auto in_file = static_cast<int64_t>(info->numel());
-    const int64_t count = std::clamp<int64_t>(in_file - begin, 0, out.numel());
-    if (count < out.numel()) out.narrow(0, count, out.numel() - count).zero_();
-    if (count == 0) return true;
-    const size_t first = static_cast<size_t>(begin) * element;
-    copy_values(folder.bytes(*info).subspan(first, static_cast<size_t>(count) * element), type,
-                out.narrow(0, 0, count));
+    copy_values(folder.bytes(*info).subspan(static_cast<size_t>(begin) * element,
+                                            static_cast<size_t>(values.numel()) * element),
+                type, values);
     return true;
   };
 }

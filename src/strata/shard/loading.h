@@ -32,9 +32,9 @@ void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& 
 
 inline constexpr int64_t kReadAtOnce = int64_t{1} << 20;
 
-// The file's tensor of the parameter's name, converted to the home's type; one in MXFP4 is decoded
-// (mxfp4_loading.h). Memory: kReadAtOnce
-// elements of the file, mapped, and where the types differ a copy of them.
+// The file's tensor of the parameter's name, converted to the home's type; one in MXFP4 or fp8 is
+// decoded (mxfp4_loading.h, fp8_loading.h). Memory: kReadAtOnce elements of the file, mapped, and
+// where the types differ a copy of them.
 // `name_of`: the tensor's name in the file for a parameter, empty when it has none there.
 // Requires: the folder outlives the source, and names and shapes were checked before.
 Source folder_source(const hf::ModelFolder& folder,
@@ -59,6 +59,10 @@ at::Tensor read_tensor(UnitStore& store, const nn::Parameter& parameter);
 
 // The libtorch type of a file's element type. Throws FormatError for one that cannot be a weight.
 at::ScalarType scalar_type_of(hf::DType dtype, const std::string& tensor_name);
+
+// The type in which the values of a folder's tensor come: fp32 where it is decoded.
+// Requires: the folder has it, or has it in MXFP4.
+at::ScalarType type_of_values(const hf::ModelFolder& folder, const std::string& name);
 hf::DType dtype_of(at::ScalarType type);
 
 }  // namespace strata::shard

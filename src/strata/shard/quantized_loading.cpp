@@ -10,9 +10,11 @@
 #include "strata/base/page_advice.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/range_quantizer.h"
+#include "strata/shard/fp8_loading.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/segments.h"
 
@@ -151,6 +153,14 @@ at::Tensor elements_of(std::span<const std::byte> bytes, at::ScalarType type) {
   return aligned;
 }
 
+// Elements [begin, begin + count) of a weight in fp8, decoded.
+at::Tensor decoded_elements(const hf::ModelFolder& folder, const hf::Fp8Weight& weight,
+                            int64_t begin, int64_t count) {
+  at::Tensor values = at::empty({count}, at::kFloat);
+  read_fp8(folder, weight, begin, values);
+  return values;
+}
+
 // The tensor of the file, quantised into `to`, host memory for all its bytes. Range by range, whose
 // pages are given back.
 void quantize_from(const hf::ModelFolder& folder, const std::string& name,
@@ -162,9 +172,10 @@ void quantize_from(const hf::ModelFolder& folder, const std::string& name,
         folder.path().string(), name);
   }
   const hf::TensorInfo* info = folder.find(name);
-  const at::ScalarType in_file = scalar_type_of(info->dtype, name);
+  const auto fp8 = hf::find_fp8_weight(folder, name);
+  const at::ScalarType in_file = type_of_values(folder, name);
   const std::span<const std::byte> bytes = folder.bytes(*info);
-  const auto element = static_cast<int64_t>(at::elementSize(in_file));
+  const auto element = static_cast<int64_t>(hf::size_of(info->dtype));
   ops::quant::RangeQuantizer quantizer(parameter.quantization()->format, parameter.shape()[0],
                                        parameter.shape()[1], to);
   auto* codes = to.mutable_data_ptr<uint8_t>();
@@ -173,7 +184,8 @@ void quantize_from(const hf::ModelFolder& folder, const std::string& name,
     const auto range =
         bytes.subspan(static_cast<size_t>(begin * element), static_cast<size_t>(count * element));
     map_pages(range);
-    at::Tensor values = elements_of(range, in_file);
+    at::Tensor values =
+        fp8 ? decoded_elements(folder, *fp8, begin, count) : elements_of(range, in_file);
     if (rounds_before_quantizing(in_file, type)) values = values.to(type);
     uint8_t* place = codes + quantizer.code_offset(begin);
     take_pages({place, static_cast<size_t>(quantizer.code_offset(count))});

@@ -12,4 +12,7 @@ namespace strata::shard {
 // Memory: one small piece of `type`, beside what the source takes.
 Source rounded_source(at::ScalarType type, Source source);
 
+// Elements of `out` that it rounds at a time.
+int64_t rounded_at_once(const at::Tensor& out);
+
 }  // namespace strata::shard

@@ -1,8 +1,11 @@
 // The table of types. Never: weights.
 #include "strata/shard/storage_type.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/hf/formats/torch_types.h"
+#include "strata/hf/fp8.h"
 
 namespace strata::shard {
 
@@ -15,7 +18,9 @@ std::string named_type(const Json& model_config) {
 }
 
 std::string type_in_files(const hf::ModelFolder& folder) {
+  const std::vector<std::string> scales = hf::fp8_scales(folder);
   for (const std::string& name : folder.names()) {
+    if (std::ranges::find(scales, name) != scales.end()) continue;
     const hf::DType dtype = folder.find(name)->dtype;
     const bool is_known =
         dtype == hf::DType::kF32 || dtype == hf::DType::kBF16 || dtype == hf::DType::kF16;

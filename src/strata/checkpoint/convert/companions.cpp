@@ -9,6 +9,7 @@
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/hf/formats/torch_types.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/hub/cache.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/models/reward_head.h"
@@ -104,6 +105,7 @@ std::unique_ptr<text::Tokenizer> copied_tokenizer(const fs::path& to, const Conf
 }  // namespace
 
 bool is_packed(const SavedTensor& tensor) {
+  if (tensor.is_parameter() && tensor.dtype == hf::DType::kF8E4M3) return true;
   return (tensor.is_of_codes || tensor.dtype == hf::DType::kU8) &&
          (tensor.weight.ends_with("_blocks") || tensor.weight.ends_with("_scales"));
 }
@@ -179,7 +181,8 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
     config["dtype"] = std::string(hf::torch_dtype_of(*change.type));
   }
   // What is written are plain weights.
-  const bool was_packed = config.is_object() && hf::announces_mxfp4(config);
+  const bool was_packed =
+      config.is_object() && (hf::announces_mxfp4(config) || hf::announces_fp8(config));
   if (was_packed ? !change.is_packed : config.is_object() && change.is_decoded) {
     config.erase("quantization_config");
   }

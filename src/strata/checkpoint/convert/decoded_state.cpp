@@ -9,6 +9,7 @@
 #include "strata/checkpoint/base_mark.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/formats/torch_types.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/models/gpt2/config.h"
 #include "strata/shard/loading.h"
@@ -138,10 +139,17 @@ void UnpackedState::read(size_t index, std::span<std::byte> out) {
 
 std::string UnpackedState::verify() { return "nothing: the format has no checksums"; }
 
-bool is_quantized_folder(const fs::path& folder) {
-  if (!fs::is_regular_file(folder / "config.json")) return false;
-  const Json config = read_json_file(folder / "config.json");
-  return hf::announces_codes(config);
+namespace {
+
+Json config_in(const fs::path& folder) {
+  if (!fs::is_regular_file(folder / "config.json")) return Json::object();
+  return read_json_file(folder / "config.json");
 }
+
+}  // namespace
+
+bool is_quantized_folder(const fs::path& folder) { return hf::announces_codes(config_in(folder)); }
+
+bool is_fp8_folder(const fs::path& folder) { return hf::announces_fp8(config_in(folder)); }
 
 }  // namespace strata::checkpoint

@@ -19,6 +19,9 @@ namespace strata::checkpoint {
 // Whether the folder's config.json says that it holds codes.
 bool is_quantized_folder(const std::filesystem::path& folder);
 
+// Whether it says that they are in fp8, which every reader decodes.
+bool is_fp8_folder(const std::filesystem::path& folder);
+
 // Tensors decoded to the type they had before; scales and tables are left out.
 class DecodedState final : public SavedState {
  public:

@@ -19,8 +19,10 @@
 #include "strata/hf/formats/dcp.h"
 #include "strata/hf/formats/safetensors.h"
 #include "strata/hf/formats/torch_file.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/shard/fp8_loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -142,6 +144,17 @@ std::set<std::string> parts_of_codes(const hf::ModelFolder& folder) {
   return parts;
 }
 
+// What lies beside weights in fp8, which are decoded as they are read.
+std::set<std::string> parts_of_fp8(const hf::ModelFolder& folder) {
+  const std::vector<std::string> scales = hf::fp8_scales(folder);
+  std::set<std::string> parts(scales.begin(), scales.end());
+  if (scales.empty()) return parts;
+  for (std::string& name : folder.names()) {
+    if (hf::is_fp8_activation_scale(name)) parts.insert(std::move(name));
+  }
+  return parts;
+}
+
 class ModelFolderState : public SavedState {
  public:
   explicit ModelFolderState(const fs::path& path) : SavedState(path), folder_(path) {
@@ -150,27 +163,41 @@ class ModelFolderState : public SavedState {
     facts_.base_fingerprint =
         folder_.is_adapter() ? hf::fingerprint_in(folder_) : base_mark(folder_);
     const std::set<std::string> of_codes = parts_of_codes(folder_);
+    const std::set<std::string> of_fp8 = parts_of_fp8(folder_);
+    if (!of_fp8.empty()) facts_.format += " in fp8";
     for (const std::string& name : folder_.names()) {
+      if (of_fp8.contains(name)) continue;
       const hf::TensorInfo& info = *folder_.find(name);
       tensors_.push_back({.kind = kParameter,
                           .weight = name,
-                          .dtype = info.dtype,
+                          .dtype = is_fp8(name) ? shard::decoded_type(folder_) : info.dtype,
                           .shape = info.shape,
                           .is_of_codes = of_codes.contains(name)});
     }
   }
   void read(size_t index, std::span<std::byte> out) override {
+    const SavedTensor& tensor = tensors_[index];
+    if (const auto fp8 = hf::find_fp8_weight(folder_, tensor.weight)) {
+      shard::read_fp8(folder_, *fp8, /*begin=*/0, tensor.dtype, out);
+      return;
+    }
     const auto bytes = view(index);
     std::memcpy(out.data(), bytes.data(), bytes.size());
     forget_pages(bytes);
   }
   std::span<const std::byte> view(size_t index) override {
-    return folder_.bytes(*folder_.find(tensors_[index].weight));
+    const std::string& name = tensors_[index].weight;
+    if (is_fp8(name)) return {};
+    return folder_.bytes(*folder_.find(name));
   }
   void forget(size_t index) override { forget_pages(view(index)); }
   std::string verify() override { return kNoChecksums; }
 
  private:
+  bool is_fp8(const std::string& name) const {
+    return hf::find_fp8_weight(folder_, name).has_value();
+  }
+
   hf::ModelFolder folder_;
 };
 

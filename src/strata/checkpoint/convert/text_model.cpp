@@ -13,6 +13,7 @@
 #include "strata/base/file.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/models/registry.h"
+#include "strata/shard/fp8_loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -119,7 +120,10 @@ TextModelState::TextModelState(const fs::path& folder)
 void TextModelState::list_weights() {
   std::map<std::string, std::string> sources;
   std::set<std::string> others;
+  const std::vector<std::string> listed = hf::fp8_scales(folder_);
+  const std::set<std::string_view> scales(listed.begin(), listed.end());
   for (const std::string& name : folder_.names()) {
+    if (scales.contains(name) || (!scales.empty() && hf::is_fp8_activation_scale(name))) continue;
     if (const auto own = name_in_text_model(name)) {
       sources[*own] = name;
     } else {
@@ -153,8 +157,7 @@ void TextModelState::list_weights() {
     const hf::TensorInfo& info = *folder_.find(all->second);
     require_shape(path_, info, shape_of_all(parameter->shape(), *part, info));
     const int64_t index = part->expert * part->num_parts + part->part;
-    add_weight(*parameter, info,
-               static_cast<size_t>(index * parameter->numel()) * hf::size_of(info.dtype));
+    add_weight(*parameter, info, index * parameter->numel());
     fused[part->tensor] = parameter;
   }
   for (const auto& [tensor, last] : fused) {
@@ -173,16 +176,21 @@ void TextModelState::list_weights() {
 }
 
 void TextModelState::add_weight(const nn::Parameter& parameter, const hf::TensorInfo& info,
-                                size_t begin) {
+                                int64_t begin) {
+  auto fp8 = hf::find_fp8_weight(folder_, info.name);
   tensors_.push_back({.kind = kParameter,
                       .weight = parameter.name(),
-                      .dtype = info.dtype,
+                      .dtype = fp8 ? shard::decoded_type(folder_) : info.dtype,
                       .shape = parameter.shape()});
-  const size_t size = static_cast<size_t>(parameter.numel()) * hf::size_of(info.dtype);
-  sources_.push_back({info.name, begin, size});
+  sources_.push_back({info.name, begin, parameter.numel(), std::move(fp8)});
 }
 
 void TextModelState::read(size_t index, std::span<std::byte> out) {
+  const Source& source = sources_[index];
+  if (source.fp8) {
+    shard::read_fp8(folder_, *source.fp8, source.begin, tensors_[index].dtype, out);
+    return;
+  }
   const std::span<const std::byte> bytes = view(index);
   std::memcpy(out.data(), bytes.data(), bytes.size());
   forget(index);
@@ -192,7 +200,11 @@ void TextModelState::forget(size_t index) { forget_pages(view(index)); }
 
 std::span<const std::byte> TextModelState::view(size_t index) {
   const Source& source = sources_[index];
-  return folder_.bytes(*folder_.find(source.tensor)).subspan(source.begin, source.size);
+  if (source.fp8) return {};
+  const hf::TensorInfo& info = *folder_.find(source.tensor);
+  const size_t element = hf::size_of(info.dtype);
+  return folder_.bytes(info).subspan(static_cast<size_t>(source.begin) * element,
+                                     static_cast<size_t>(source.count) * element);
 }
 
 std::string TextModelState::verify() { return "layout only: safetensors files hold no checksums"; }

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "strata/base/json.h"
 #include "strata/checkpoint/convert/saved_state.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/model_folder.h"
 #include "strata/nn/parameter.h"
 
@@ -32,13 +34,14 @@ class TextModelState final : public SavedState {
   const std::vector<std::string>& left_out() const { return left_out_; }
 
  private:
-  // Bytes of a tensor of the folder.
+  // Elements of a tensor of the folder.
   struct Source {
     std::string tensor;
-    size_t begin, size;
+    int64_t begin, count;
+    std::optional<hf::Fp8Weight> fp8;  // decoded as it is read
   };
   void list_weights();
-  void add_weight(const nn::Parameter& parameter, const hf::TensorInfo& info, size_t begin);
+  void add_weight(const nn::Parameter& parameter, const hf::TensorInfo& info, int64_t begin);
 
   hf::ModelFolder folder_;
   Json config_;

@@ -5,10 +5,12 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/export.h"
 #include "strata/checkpoint/finite_values.h"
+#include "strata/checkpoint/import.h"
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/formats/torch_types.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/hub/model.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/mxfp4.h"
@@ -37,7 +39,8 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
   if (!config.contains("architectures")) {
     config["architectures"] = Json::array({trainee.model->architecture()});
   }
-  if (hf::announces_mxfp4(config)) config.erase("quantization_config");  // it was decoded
+  // It was decoded.
+  if (hf::announces_mxfp4(config) || hf::announces_fp8(config)) config.erase("quantization_config");
   trainee.model->describe_tie(config);
   if (const auto coefficient = trainee.balancing.coefficient) {
     models::describe_balancing(*coefficient, config);
@@ -130,8 +133,11 @@ bool starts_not_finite(const config::ModelConfig& config, const Trainee& trainee
   if (config.model_name_or_path.empty()) return false;
   const hf::ModelFolder base(hf::locate_model(config.model_name_or_path, hub_place(config)));
   const hf::TensorInfo* tensor = base.find(hf::name_in_folder(trainee.model_config, name));
-  return tensor != nullptr &&
-         !checkpoint::is_finite(base.bytes(*tensor), shard::scalar_type_of(tensor->dtype, name));
+  if (tensor == nullptr) return false;
+  if (hf::find_fp8_weight(base, tensor->name)) {
+    return !checkpoint::is_finite(checkpoint::read_plain(base, tensor->name));
+  }
+  return !checkpoint::is_finite(base.bytes(*tensor), shard::scalar_type_of(tensor->dtype, name));
 }
 
 // Nothing that is there may be replaced by a model that answers nothing.

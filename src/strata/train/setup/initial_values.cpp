@@ -9,10 +9,12 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
+#include "strata/hf/fp8.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/models/quantization.h"
 #include "strata/models/reward_head.h"
 #include "strata/ops/quant/range_quantizer.h"
+#include "strata/shard/fp8_loading.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/quantized_loading.h"
@@ -47,20 +49,26 @@ void draw_reward_head(const config::RunConfig& config, Trainee& trainee) {
   }
 }
 
-// Weights beside codes that rest in fp32 are rounded to the run's type first: transformers loads
-// them so before PEFT widens them.
+// Whether a weight of the file is rounded to the run's type before it comes into a wider home:
+// transformers loads weights so, and what widens those beside codes comes later; what is decoded is
+// of no type before.
+bool is_rounded_first(const hf::ModelFolder& folder, const std::string& name, bool is_beside_codes,
+                      at::ScalarType type) {
+  if (!is_beside_codes && !hf::find_fp8_weight(folder, name)) return false;
+  return shard::rounds_before_quantizing(shard::type_of_values(folder, name), type);
+}
+
 shard::Source base_values(const config::RunConfig& config, const BaseFiles& base,
                           const Trainee& trainee) {
   shard::Source source = checkpoint::base_source(*base.folder, base.sources);
   const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
-  if (!has_bitsandbytes_codes(*trainee.model)) return source;
-  return [&base, type, source, rounding = shard::rounded_source(type, source)](
+  const bool has_codes = has_bitsandbytes_codes(*trainee.model);
+  if (!has_codes && !hf::announces_fp8(trainee.model_config)) return source;
+  return [&base, type, source, has_codes, rounding = shard::rounded_source(type, source)](
              const nn::Parameter& parameter, int64_t begin, const at::Tensor& out) {
     const auto name = base.sources.find(parameter.name());
-    const bool is_rounded =
-        name != base.sources.end() && !parameter.is_buffer() && out.scalar_type() != type &&
-        shard::rounds_before_quantizing(
-            shard::scalar_type_of(base.folder->find(name->second)->dtype, name->second), type);
+    const bool is_rounded = name != base.sources.end() && !parameter.is_buffer() &&
+                            is_rounded_first(*base.folder, name->second, has_codes, type);
     return is_rounded ? rounding(parameter, begin, out) : source(parameter, begin, out);
   };
 }
@@ -136,6 +144,11 @@ void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
   }
 }
 
+// By what config.json says of matrices.
+bool is_in_fp8(const Json& model_config, const nn::Parameter& parameter) {
+  return parameter.shape().size() > 1 && hf::announces_fp8(model_config);
+}
+
 // A weight that is quantised on the way in: what a range of it is rounded to, and, where they do
 // not go to their place at once, its codes and those that another rank sends. The pages of the file
 // that hold the range are no tensor's.
@@ -144,12 +157,14 @@ void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file, 
   const int64_t range = std::min(
       parameter.numel(),
       ops::quant::RangeQuantizer::at_once(parameter.quantization()->format, parameter.shape()[1]));
-  trainee.largest_mapped =
-      std::max(trainee.largest_mapped, range * static_cast<int64_t>(at::elementSize(in_file)));
   const at::TensorOptions on_meta(at::kMeta);
+  const bool is_decoded = is_in_fp8(trainee.model_config, parameter);
+  const at::Tensor decoded = at::empty({is_decoded ? range : 0}, on_meta);
+  const size_t element = is_decoded ? 1 : at::elementSize(in_file);
+  trainee.largest_mapped = std::max(trainee.largest_mapped, range * static_cast<int64_t>(element));
   const int64_t bytes = is_in_place ? 0 : parameter.stored_numel();
   const at::Tensor codes = at::empty({bytes}, on_meta.dtype(at::kByte));
-  if (shard::rounds_before_quantizing(in_file, type)) {
+  if (shard::rounds_before_quantizing(is_decoded ? at::kFloat : in_file, type)) {
     (void)at::empty({range}, on_meta.dtype(type));
   }
   const at::Tensor received = at::empty_like(codes);
@@ -167,6 +182,14 @@ void imagine_decoding(const at::Tensor& out, int64_t columns) {
   if (out.scalar_type() != at::kBFloat16) {
     (void)at::empty({numel}, out.options().dtype(at::kBFloat16));
   }
+}
+
+// Decoded into fp32, rounded to the run's type, and then what a home holds.
+void imagine_decoding_fp8(const at::Tensor& out, at::ScalarType type) {
+  const at::Tensor rounded = out.scalar_type() == type ? out
+                                                       : at::empty({shard::rounded_at_once(out)},
+                                                                   out.options().dtype(type));
+  (void)at::empty({shard::fp8_buffer_numel(rounded)}, at::TensorOptions(at::kMeta));
 }
 
 // The temporaries of loading, without data: a tensor of the file is converted piece by piece, and
@@ -189,6 +212,8 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
     const int64_t numel = is_drawn ? parameter.numel() : out.numel();
     if (!is_drawn && models::is_in_mxfp4(trainee.model_config, parameter)) {
       imagine_decoding(out, parameter.shape().back());
+    } else if (!is_drawn && is_in_fp8(trainee.model_config, parameter)) {
+      imagine_decoding_fp8(out, shard::storage_type_of(config.model.dtype, trainee.model_config));
     } else if (is_drawn || out.scalar_type() != in_file) {
       const int64_t at_once = is_drawn ? numel : std::min(numel, shard::kReadAtOnce);
       (void)at::empty({at_once}, out.options().dtype(in_file));

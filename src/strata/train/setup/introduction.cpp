@@ -11,6 +11,7 @@
 #include "strata/comm/mesh.h"
 #include "strata/comm/tcp.h"
 #include "strata/config/recipes.h"
+#include "strata/hf/fp8.h"
 #include "strata/models/footprint.h"
 #include "strata/train/data_warnings.h"
 #include "strata/train/setup/base_quantization.h"
@@ -49,6 +50,9 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
         "experts in MXFP4: {} weights, frozen, an expert's matrix decoded for each product "
         "(mxfp4_dequantize decodes them while they are read)",
         num_packed));
+  }
+  if (!config.model.model_name_or_path.empty() && hf::announces_fp8(trainee.model_config)) {
+    trainer.say("base in fp8: decoded as it is read, weights are plain from there on");
   }
   if (quantized == nullptr) return;
   trainer.say(fmt::format(

@@ -1,0 +1,47 @@
+// Weights that a checkpoint holds in 8-bit floating point (E4M3): a tile of a matrix, a row, or all
+// of it shares a scale. Owns: which tensors belong to one, and its values. Never: keeping them so.
+// Source: transformers FineGrainedFP8Config, integrations/finegrained_fp8.py (Fp8Dequantize),
+// FbgemmFp8Config; compressed-tensors, format float-quantized.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "strata/hf/model_folder.h"
+
+namespace strata::hf {
+
+// The pointers are into the folder's tables.
+struct Fp8Weight {
+  const TensorInfo* codes;   // F8_E4M3 [..., rows, columns]
+  const TensorInfo* scales;  // F32, BF16 or F16: one of each tile
+  int64_t rows, columns;
+  int64_t tile_rows, tile_columns;
+  int64_t tiles_down, tiles_across;  // of one matrix
+};
+
+// Whether config.json's quantization_config says that the folder has such weights. ConfigError for
+// a form of them that is not read: the message names the key.
+bool announces_fp8(const Json& model_config);
+
+// The weight NAME, or nothing where the tensor of that name has another type or is absent.
+// FormatError for 8 bits that config.json does not announce, and for scales that are missing or do
+// not fit.
+std::optional<Fp8Weight> find_fp8_weight(const ModelFolder& folder, const std::string& name);
+
+// Whether a tensor beside such weights says how activations or the cache would be rounded, which
+// are not here.
+bool is_fp8_activation_scale(std::string_view name);
+
+// The scales of all such weights of a folder; none where its config announces none.
+std::vector<std::string> fp8_scales(const ModelFolder& folder);
+
+// Elements [begin, begin + out.size()) of the flattened weight: code times scale, in fp32.
+void read_fp8(const ModelFolder& folder, const Fp8Weight& weight, int64_t begin,
+              std::span<float> out);
+
+}  // namespace strata::hf
