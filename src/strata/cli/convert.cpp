@@ -105,9 +105,10 @@ void refuse_flags_of_others(const FileFlags& flags) {
 void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
                    std::string_view what) {
   if (!checkpoint::holds_packed(state)) return;
-  throw ConfigError(
-      "{}: found weights in MXFP4 or fp8 in {}, expected plain ones; use a folder of those", what,
-      folder.string());
+  const bool in_fp8 = std::ranges::any_of(
+      state.tensors(), [](const auto& tensor) { return tensor.dtype == hf::DType::kF8E4M3; });
+  throw ConfigError("{}: found {} in {}, expected plain weights; use a folder of those", what,
+                    in_fp8 ? "weights in fp8" : "experts in MXFP4", folder.string());
 }
 
 // What an adapter began with: an adapter, or the base off which it was taken.
