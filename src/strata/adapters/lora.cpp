@@ -238,7 +238,9 @@ void LoraAdapter::settle_fixed_tensors(at::Device device) const {
   if (projection_ == nullptr) return;
   for (const nn::Linear* layer : layers_) {
     const nn::Parameter& weight = layer->weight();
-    if (!weight.quantization()) round_projection(*projection_, weight.storage_type());
+    const auto& codes = weight.quantization();
+    if (codes && ops::quant::is_of_bitsandbytes(codes->format)) continue;
+    round_projection(*projection_, weight.plain_storage_type());
   }
   projection_->a = projection_->a.to(device);
   projection_->b = projection_->b.to(device);

@@ -329,11 +329,11 @@ void initialize(const LoraAdapter& adapter, uint64_t seed, const Place& place) {
     start_embedding(*adapter.embedding(), adapter.options().init, generator, place);
   }
   // PEFT moves the branch to the base's type before it makes it fp32 again. Codes of bitsandbytes
-  // have none; MXFP4 is decoded there.
+  // have none; MXFP4 and fp8 are decoded there.
   const auto place_rounded = [&](nn::Parameter& parameter, const at::Tensor& value,
                                  const nn::Parameter& base) {
     const bool has_type =
-        !base.quantization() || base.quantization()->format == ops::quant::kMxfp4Format;
+        !base.quantization() || !ops::quant::is_of_bitsandbytes(base.quantization()->format);
     place(parameter, has_type ? value.to(base.plain_storage_type()).to(at::kFloat) : value);
   };
   for (const Start& start : draw_starts(adapter, generator)) {

@@ -72,6 +72,7 @@ struct QuantizationConfig {
   double llm_int8_threshold = 6.0;
   std::vector<std::string> llm_int8_skip_modules;
   bool mxfp4_dequantize = false;  // decode what the checkpoint holds in MXFP4 while it is read
+  bool fp8_dequantize = false;    // the same of fp8
 };
 
 struct LoraConfig {

@@ -233,6 +233,13 @@ std::optional<Fp8Weight> find_fp8_weight(const ModelFolder& folder, const std::s
   return weight;
 }
 
+std::array<int64_t, 2> announced_fp8_tile(const Json& model_config, int64_t rows, int64_t columns) {
+  const std::array<int64_t, 2> tile = announced_tile(model_config);
+  if (tile[0] > 0) return tile;
+  const bool is_of_rows = text_of(model_config.at("quantization_config"), "quant_method") != "fp8";
+  return {is_of_rows ? 1 : rows, columns};
+}
+
 bool is_fp8_activation_scale(std::string_view name) {
   return std::ranges::any_of(kActivationEnds,
                              [&](std::string_view end) { return name.ends_with(end); });
@@ -245,6 +252,15 @@ std::vector<std::string> fp8_scales(const ModelFolder& folder) {
     if (const auto weight = find_fp8_weight(folder, name)) names.push_back(weight->scales->name);
   }
   return names;
+}
+
+std::vector<float> fp8_scales_of(const ModelFolder& folder, const Fp8Weight& weight) {
+  const std::span<const std::byte> bytes = folder.bytes(*weight.scales);
+  std::vector<float> scales(static_cast<size_t>(weight.scales->numel()));
+  for (size_t i = 0; i < scales.size(); ++i) {
+    scales[i] = element(bytes, weight.scales->dtype, static_cast<int64_t>(i));
+  }
+  return scales;
 }
 
 void read_fp8(const ModelFolder& folder, const Fp8Weight& weight, int64_t begin,

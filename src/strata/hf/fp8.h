@@ -4,6 +4,7 @@
 // FbgemmFp8Config; compressed-tensors, format float-quantized.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -33,12 +34,19 @@ bool announces_fp8(const Json& model_config);
 // not fit.
 std::optional<Fp8Weight> find_fp8_weight(const ModelFolder& folder, const std::string& name);
 
+// Rows and columns of such a matrix that share a scale as far as config.json says it: where it does
+// not, a scale is taken for a row.
+std::array<int64_t, 2> announced_fp8_tile(const Json& model_config, int64_t rows, int64_t columns);
+
 // Whether a tensor beside such weights says how activations or the cache would be rounded, which
 // are not here.
 bool is_fp8_activation_scale(std::string_view name);
 
 // The scales of all such weights of a folder; none where its config announces none.
 std::vector<std::string> fp8_scales(const ModelFolder& folder);
+
+// Its scales, matrix by matrix, row by row of tiles.
+std::vector<float> fp8_scales_of(const ModelFolder& folder, const Fp8Weight& weight);
 
 // Elements [begin, begin + out.size()) of the flattened weight: code times scale, in fp32.
 void read_fp8(const ModelFolder& folder, const Fp8Weight& weight, int64_t begin,

@@ -7,13 +7,16 @@ using ops::quant::Kind;
 
 Kind kind_of(const nn::Parameter& parameter) { return parameter.quantization()->format.kind; }
 
-// What the reference counts: of bitsandbytes without scales, of MXFP4 scales are weights, too.
+// What the reference counts: of bitsandbytes without scales; of MXFP4 and fp8 scales are weights,
+// too.
 int64_t code_bytes(const nn::Parameter& parameter) {
   switch (kind_of(parameter)) {
     case Kind::kInt8:
       return parameter.numel();
     case Kind::kMxfp4:
       return parameter.numel() / 2 + parameter.numel() / ops::quant::kMxfp4Block;
+    case Kind::kFp8:
+      return parameter.stored_numel();
     default:
       return (parameter.numel() + 1) / 2;
   }

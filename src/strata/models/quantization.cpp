@@ -10,39 +10,13 @@
 #include "strata/base/error.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/model_folder.h"
-#include "strata/hf/module_pattern.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/models/registry.h"
-#include "strata/models/reward_head.h"
+#include "strata/models/skipped_modules.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
 namespace {
-
-// The modules that llm_int8_skip_modules means, as transformers' should_convert_module() does: by a
-// plain ending, or by an expression for the path up to a border between modules. Without a list the
-// output layer, or what stands in its place.
-class SkippedModules {
- public:
-  explicit SkippedModules(const SkipModules& entries)
-      : entries_(entries.value_or(std::vector<std::string>{"lm_head", kRewardLayer})) {
-    for (const std::string& entry : entries_) {
-      patterns_.push_back(std::make_unique<hf::ModulePattern>(
-          "(?:" + entry + R"()(?:(?<=\.)|(?=\.|$)).*)", "llm_int8_skip_modules"));
-    }
-  }
-
-  bool contains(const std::string& path) const {
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      if (path.ends_with(entries_[i]) || patterns_[i]->matches(path)) return true;
-    }
-    return false;
-  }
-
- private:
-  std::vector<std::string> entries_;
-  std::vector<std::unique_ptr<hf::ModulePattern>> patterns_;
-};
 
 // A value of quantization_config; null says what a missing one says.
 const Json* value_of(const Json& json, const char* key) {
@@ -103,24 +77,6 @@ std::string last_name(const nn::Linear& layer) {
   return layer.path().substr(layer.path().rfind('.') + 1);
 }
 
-// The layers whose weights may become codes: not those that the family excepts, nor a weight that
-// two modules use, as it is no codes to one of them (embedding and output layer).
-std::vector<nn::Linear*> candidates(Model& model) {
-  std::multiset<const nn::Parameter*> uses;
-  std::vector<nn::Linear*> layers;
-  for (Block* block : model.blocks()) {
-    for (nn::Parameter* parameter : block->parameters()) uses.insert(parameter);
-    for (nn::Linear* layer : block->linears()) layers.push_back(layer);
-  }
-  const std::vector<std::string> plain = model.never_quantized();
-  std::erase_if(layers, [&](const nn::Linear* layer) {
-    const bool is_plain = std::ranges::any_of(
-        plain, [&](const std::string& end) { return layer->path().ends_with("." + end); });
-    return is_plain || uses.count(&layer->weight()) > 1;
-  });
-  return layers;
-}
-
 }  // namespace
 
 std::optional<QuantizationOptions> stored_quantization(const Json& model_config) {
@@ -176,7 +132,7 @@ static void require_rows_of_outputs(const nn::Linear& layer) {
 int quantize_linears(Model& model, const QuantizationOptions& options) {
   const SkippedModules skipped(options.skip_modules);
   int count = 0;
-  for (const nn::Linear* layer : candidates(model)) {
+  for (const nn::Linear* layer : quantizable_linears(model)) {
     if (skipped.contains(layer->path()) || layer->weight().requires_grad()) continue;
     require_rows_of_outputs(*layer);
     layer->weight().set_quantization(options.quantization);
@@ -210,7 +166,7 @@ std::optional<std::vector<std::string>> plain_layers(const hf::ModelFolder& fold
   const SkippedModules skipped(skip_modules), by_default(std::nullopt);
   const auto model = create_model(folder.config(), {});
   model->follow_tie(folder);
-  const std::vector<nn::Linear*> layers = candidates(*model);
+  const std::vector<nn::Linear*> layers = quantizable_linears(*model);
   bool is_default = true;
   std::set<std::string> mixed;  // names of which some become codes
   for (const nn::Linear* layer : layers) {

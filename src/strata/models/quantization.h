@@ -9,12 +9,9 @@
 
 #include "strata/base/json.h"
 #include "strata/models/model.h"
+#include "strata/models/skipped_modules.h"
 
 namespace strata::models {
-
-// llm_int8_skip_modules: endings of paths, or expressions in Python's syntax for their beginnings.
-// Nothing: the output layer stays as it is; an empty list: it becomes codes, too.
-using SkipModules = std::optional<std::vector<std::string>>;
 
 struct QuantizationOptions {
   nn::Quantization quantization;

@@ -67,6 +67,12 @@ void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
         "(mxfp4); pass --mxfp4_dequantize true",
         folder.file_of(info).path().filename().string(), info.name);
   }
+  if (quantization && quantization->format.kind == ops::quant::Kind::kFp8 &&
+      !hf::find_fp8_weight(folder, info.name)) {
+    throw FormatError(
+        "{}: tensor \"{}\": found plain values, expected fp8; give all ranks one checkpoint",
+        folder.file_of(info).path().filename().string(), info.name);
+  }
   std::vector<int64_t> shape = info.shape;
   if (const auto stored = hf::find_quantized_weight(folder, info.name)) {
     check_codes(folder, *stored, parameter);

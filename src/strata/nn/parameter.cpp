@@ -53,7 +53,7 @@ const at::Tensor& Parameter::value() const {
 }
 
 ops::quant::QuantizedMatrix Parameter::quantized_value() const {
-  return {quantization_.value().format, shape_[0], shape_[1], gathered()};
+  return {quantization_.value().format, shape_[0], shape_[1], gathered(), plain_storage_};
 }
 
 const at::Tensor& Parameter::quantized_bytes() const {
@@ -68,7 +68,7 @@ at::Tensor Parameter::dense_value(at::ScalarType type) const {
 at::Tensor Parameter::decoded(const at::Tensor& bytes, at::ScalarType type) const {
   const ops::quant::Format& format = quantization_.value().format;
   if (format.kind != ops::quant::Kind::kMxfp4) {
-    return ops::quant::dequantize({format, shape_[0], shape_[1], bytes}, type);
+    return ops::quant::dequantize({format, shape_[0], shape_[1], bytes, plain_storage_}, type);
   }
   const bool is_direct = type != at::kHalf || is_for_cuda(bytes);
   const at::Tensor all = at::empty(shape_, bytes.options().dtype(is_direct ? type : at::kFloat));

@@ -29,7 +29,7 @@ void write_grad_product(const GradTarget& target, const at::Tensor& a, const at:
 struct Quantization {
   ops::quant::Format format;
   // The type in which products use the decoded weight; none: that of the activations, to which
-  // MXFP4 is decoded by way of the type of the run's weights.
+  // MXFP4 and fp8 are decoded by way of the type of the run's weights.
   std::optional<at::ScalarType> compute;
   // 8 bits, outside training: activations of this magnitude are not quantised; 0: all are.
   double threshold = 6.0;

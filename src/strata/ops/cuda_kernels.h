@@ -105,8 +105,11 @@ using ops::cuda::Stream;
 
 // A matrix of codes in device memory whose scales are fp32.
 struct MatrixCodes {
-  bool is_int8;     // signed bytes with a scale a row; else two elements a byte
-  int block_shift;  // log2 of the elements that share a scale, 5 or more; 4 bits
+  bool is_int8;                     // signed bytes with a scale a row
+  bool is_fp8;                      // a byte each with a scale a tile; else two elements a byte
+  int block_shift;                  // log2 of the elements that share a scale, 5 or more; 4 bits
+  int64_t tile_rows, tile_columns;  // fp8
+  Element through;                  // fp8: values are rounded to it
   int64_t rows, columns;
   const uint8_t* codes;
   const float* scales;

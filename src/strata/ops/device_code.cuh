@@ -23,6 +23,12 @@ __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(BFloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_float(Half x) { return __half2float(x); }
 
+__device__ inline float float_of_bits(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 template <typename T>
 constexpr Element kElementOf = Element::kFloat;
 template <>

@@ -49,6 +49,7 @@ void check_map(const hf::ModelFolder& folder, const hf::TensorInfo& info, const 
 struct Stretch {
   int64_t begin;  // in the tensor's bytes
   std::span<const std::byte> bytes;
+  bool is_mapped = true;
 };
 
 // Codes, scales and second-level scales of a serialised weight, where layout_of() puts them.
@@ -66,6 +67,14 @@ class StoredCodes {
       stretches_.push_back({begin, blocks.subspan(e * of_blocks, of_blocks)});
       stretches_.push_back({begin + layout.scales, scales.subspan(e * of_scales, of_scales)});
     }
+  }
+  // A weight in fp8. Scales of 16 bits rest in 32.
+  StoredCodes(const hf::ModelFolder& folder, const hf::Fp8Weight& weight)
+      : mean_(0), converted_(hf::fp8_scales_of(folder, weight)) {
+    const Layout layout = ops::quant::layout_of(
+        ops::quant::fp8_format(weight.tile_rows, weight.tile_columns), weight.rows, weight.columns);
+    stretches_ = {{0, folder.bytes(*weight.codes)},
+                  {layout.scales, std::as_bytes(std::span(converted_)), /*is_mapped=*/false}};
   }
   StoredCodes(const hf::ModelFolder& folder, const hf::QuantizedWeight& weight,
               const nn::Parameter& parameter)
@@ -95,12 +104,13 @@ class StoredCodes {
       if (first >= last) continue;
       std::memcpy(to + (first - begin), stretch.bytes.data() + (first - stretch.begin),
                   static_cast<size_t>(last - first));
-      forget_pages(stretch.bytes);
+      if (stretch.is_mapped) forget_pages(stretch.bytes);
     }
   }
 
  private:
   float mean_;
+  std::vector<float> converted_;
   std::vector<Stretch> stretches_;
 };
 
@@ -129,13 +139,31 @@ bool is_mxfp4(const nn::Parameter& parameter) {
 
 bool are_stored(const hf::ModelFolder& folder, const std::string& name,
                 const nn::Parameter& parameter) {
-  return is_mxfp4(parameter) || hf::find_quantized_weight(folder, name).has_value();
+  return !ops::quant::is_of_bitsandbytes(parameter.quantization()->format) ||
+         hf::find_quantized_weight(folder, name).has_value();
+}
+
+// FormatError where this rank's file is another than that by which ranks agreed.
+hf::Fp8Weight fp8_weight(const hf::ModelFolder& folder, const std::string& name,
+                         const nn::Parameter& parameter) {
+  const auto weight = hf::find_fp8_weight(folder, name);
+  const ops::quant::Format& expected = parameter.quantization()->format;
+  if (weight && ops::quant::fp8_format(weight->tile_rows, weight->tile_columns) == expected) {
+    return *weight;
+  }
+  throw FormatError(
+      "{}: tensor \"{}\": found other values than on rank 0, expected {}; give all "
+      "ranks one checkpoint",
+      folder.path().string(), name, ops::quant::describe(expected));
 }
 
 // Requires: are_stored().
 StoredCodes codes_in_file(const hf::ModelFolder& folder, const std::string& name,
                           const nn::Parameter& parameter) {
   if (is_mxfp4(parameter)) return {folder, *hf::find_mxfp4_weight(folder, name)};
+  if (parameter.quantization()->format.kind == ops::quant::Kind::kFp8) {
+    return {folder, fp8_weight(folder, name, parameter)};
+  }
   return {folder, *hf::find_quantized_weight(folder, name), parameter};
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "strata/base/float16.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/vectorize.h"
 
@@ -50,6 +51,41 @@ void dequantize_block(const Pairs& pairs, const uint8_t* codes, int64_t begin, i
   scale_in_place(first, count, scale);
 }
 
+// The bits of a code's value, without a table: the compiler makes vectors of this.
+STRATA_INLINE uint32_t decode_e4m3(uint32_t code) {
+  const uint32_t magnitude = code & 0x7fu;
+  const uint32_t normal = (magnitude << 20) + (120u << 23);
+  const uint32_t small = float_bits(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
+  const uint32_t finite = magnitude < 8u ? small : normal;
+  return (magnitude == 0x7fu ? 0x7fc00000u : finite) | (code & 0x80u) << 24;
+}
+
+STRATA_VECTORIZED void dequantize_fp8(const uint8_t* codes, int64_t n, float scale, float* x) {
+  for (int64_t i = 0; i < n; ++i) x[i] = bits_float(decode_e4m3(codes[i])) * scale;
+}
+
+STRATA_VECTORIZED void round_to_bf16(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = from_bf16(to_bf16(x[i]));
+}
+
+// Elements of one row from a column on.
+void dequantize_fp8_row(const MatrixCodes& matrix, int64_t row, int64_t column, int64_t count,
+                        float* x) {
+  const int64_t width = matrix.block, across = (matrix.columns + width - 1) / width;
+  const float* scales = matrix.scales + row / matrix.tile_rows * across;
+  const uint8_t* codes = matrix.codes + row * matrix.columns;
+  for (int64_t done = 0; done < count;) {
+    const int64_t at = column + done, tile = at / width;
+    const int64_t length = std::min(count - done, (tile + 1) * width - at);
+    dequantize_fp8(codes + at, length, scales[tile], x + done);
+    done += length;
+  }
+  if (matrix.through == Element::kBFloat16) round_to_bf16(x, count);
+  if (matrix.through == Element::kHalf) {
+    for (int64_t i = 0; i < count; ++i) x[i] = fp16_to_float(float_to_fp16(x[i]));
+  }
+}
+
 }  // namespace
 
 void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x) {
@@ -57,6 +93,9 @@ void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* 
     const float scale = matrix.scales[begin / matrix.columns] * (1.0f / 127.0f);
     dequantize_bytes(reinterpret_cast<const int8_t*>(matrix.codes) + begin, count, scale, x);
     return;
+  }
+  if (matrix.kind == Kind::kFp8) {
+    return dequantize_fp8_row(matrix, begin / matrix.columns, begin % matrix.columns, count, x);
   }
   const Pairs& pairs = pairs_of(matrix.kind);
   while (count > 0) {

@@ -47,8 +47,8 @@ __device__ inline void decode_4bit(const Codes4Bit& codes, const float* table, f
   }
 }
 
-// Elements of one row of an 8-bit matrix, any begin; zeros behind `count`.
-__device__ inline void decode_8bit(const MatrixCodes& matrix, int64_t begin, int count,
+// Elements of one row of an int8 matrix, any begin; zeros behind `count`.
+__device__ inline void decode_int8(const MatrixCodes& matrix, int64_t begin, int count,
                                    float* out) {
   const float scale = matrix.scales[begin / matrix.columns] * (1.0f / 127.0f);
   const auto* from = reinterpret_cast<const int8_t*>(matrix.codes) + begin;
@@ -58,9 +58,54 @@ __device__ inline void decode_8bit(const MatrixCodes& matrix, int64_t begin, int
   }
 }
 
+// A code of E4M3, by its bits.
+__device__ inline float decode_e4m3(uint32_t code) {
+  const uint32_t magnitude = code & 0x7fu;
+  const float normal = float_of_bits((magnitude << 20) + (120u << 23));
+  const float finite = magnitude < 8u ? static_cast<float>(magnitude) * 0x1p-9f : normal;
+  const float value = magnitude == 0x7fu ? float_of_bits(0x7fc00000u) : finite;
+  return (code & 0x80u) != 0 ? -value : value;
+}
+
+__device__ inline float rounded_through(Element type, float value) {
+  if (type == Element::kBFloat16) return to_float(from_float<BFloat16>(value));
+  return type == Element::kHalf ? to_float(from_float<Half>(value)) : value;
+}
+
+__device__ inline float scale_of_tile(const MatrixCodes& matrix, int64_t row, int64_t column) {
+  const int64_t across = (matrix.columns + matrix.tile_columns - 1) / matrix.tile_columns;
+  return matrix.scales[row / matrix.tile_rows * across + column / matrix.tile_columns];
+}
+
+// Elements of one row of a matrix in fp8, any begin; zeros behind `count`.
+__device__ inline void decode_fp8(const MatrixCodes& matrix, int64_t begin, int count, float* out) {
+  const int64_t row = begin / matrix.columns, column = begin % matrix.columns;
+  const bool is_one_tile = column % matrix.tile_columns + kElements <= matrix.tile_columns;
+  const float scale = count > 0 ? scale_of_tile(matrix, row, column) : 0.0f;
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) {
+    if (k >= count) {
+      out[k] = 0.0f;
+      continue;
+    }
+    const float of_element = is_one_tile ? scale : scale_of_tile(matrix, row, column + k);
+    out[k] = rounded_through(matrix.through, decode_e4m3(matrix.codes[begin + k]) * of_element);
+  }
+}
+
+// Of a matrix with an element a byte.
 __device__ inline float decode_one_8bit(const MatrixCodes& matrix, int64_t i) {
+  if (matrix.is_fp8) {
+    const float scale = scale_of_tile(matrix, i / matrix.columns, i % matrix.columns);
+    return rounded_through(matrix.through, decode_e4m3(matrix.codes[i]) * scale);
+  }
   const float scale = matrix.scales[i / matrix.columns] * (1.0f / 127.0f);
   return static_cast<float>(static_cast<int8_t>(matrix.codes[i])) * scale;
+}
+
+__device__ inline void decode_8bit(const MatrixCodes& matrix, int64_t begin, int count,
+                                   float* out) {
+  matrix.is_fp8 ? decode_fp8(matrix, begin, count, out) : decode_int8(matrix, begin, count, out);
 }
 
 template <typename T>
@@ -72,11 +117,12 @@ __global__ void __launch_bounds__(kThreads)
   const int count = static_cast<int>(numel - begin < kElements ? numel - begin : kElements);
   // Ahead of the barrier: the codes are on their way while the table is shared.
   Codes4Bit codes{};
-  if (!matrix.is_int8 && count > 0) codes = read_4bit(matrix, begin, count);
+  const bool in_4bit = !matrix.is_int8 && !matrix.is_fp8;
+  if (in_4bit && count > 0) codes = read_4bit(matrix, begin, count);
   share_table(matrix, table);
   if (count <= 0) return;
   float values[kElements];
-  if (!matrix.is_int8) {
+  if (in_4bit) {
     decode_4bit(codes, table, values);
   } else if (matrix.columns % kElements == 0) {
     decode_8bit(matrix, begin, count, values);
@@ -137,7 +183,7 @@ __global__ void __launch_bounds__(kThreads)
     const int count =
         static_cast<int>(matrix.columns - k < kElements ? matrix.columns - k : kElements);
     float values[kElements];
-    if (matrix.is_int8) {
+    if (matrix.is_int8 || matrix.is_fp8) {
       decode_8bit(matrix, column * matrix.columns + k, count, values);
     } else {
       decode_4bit(read_4bit(matrix, column * matrix.columns + k, count), table, values);

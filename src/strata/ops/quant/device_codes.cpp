@@ -7,16 +7,25 @@
 
 namespace strata::ops::quant {
 
+Element plain_element(const QuantizedMatrix& matrix) {
+  if (matrix.plain == at::kBFloat16) return Element::kBFloat16;
+  return matrix.plain == at::kHalf ? Element::kHalf : Element::kFloat;
+}
+
 cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tensor& scales) {
   cuda::MatrixCodes codes{
       .is_int8 = matrix.format.kind == Kind::kInt8,
+      .is_fp8 = matrix.format.kind == Kind::kFp8,
       .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.format.block)),
+      .tile_rows = matrix.format.tile_rows,
+      .tile_columns = matrix.format.block,
+      .through = plain_element(matrix),
       .rows = matrix.rows,
       .columns = matrix.columns,
       .codes = matrix.bytes.const_data_ptr<uint8_t>(),
       .scales = scales.const_data_ptr<float>(),
       .table = {}};
-  if (!codes.is_int8) std::ranges::copy(codes_of(matrix.format.kind), codes.table);
+  if (!codes.is_int8 && !codes.is_fp8) std::ranges::copy(codes_of(matrix.format.kind), codes.table);
   return codes;
 }
 

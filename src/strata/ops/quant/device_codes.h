@@ -8,6 +8,9 @@
 
 namespace strata::ops::quant {
 
+// The type that decoded values are rounded to first.
+Element plain_element(const QuantizedMatrix& matrix);
+
 // `scales`: fp32, on the matrix's device; those of double quantisation are resolved before.
 cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tensor& scales);
 

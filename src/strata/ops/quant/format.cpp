@@ -21,6 +21,8 @@ std::string_view name_of(Kind kind) {
       return "fp4";
     case Kind::kMxfp4:
       return "mxfp4";
+    case Kind::kFp8:
+      return "fp8";
     case Kind::kInt8:
       break;
   }
@@ -47,6 +49,9 @@ Layout layout_of(const Format& format, int64_t rows, int64_t columns) {
   if (format.kind == Kind::kInt8) {
     layout.num_codes = numel;
     layout.num_scales = rows;
+  } else if (format.kind == Kind::kFp8) {
+    layout.num_codes = numel;
+    layout.num_scales = divide_up(rows, format.tile_rows) * divide_up(columns, format.block);
   } else {
     layout.num_codes = divide_up(numel, 2);
     layout.num_scales = divide_up(numel, format.block);
@@ -72,6 +77,9 @@ Layout layout_of(const Format& format, int64_t rows, int64_t columns) {
 
 std::string describe(const Format& format) {
   if (format.kind == Kind::kInt8) return "int8, one scale a row";
+  if (format.kind == Kind::kFp8) {
+    return fmt::format("fp8, one scale for {} x {}", format.tile_rows, format.block);
+  }
   return fmt::format("{}, blocks of {}{}", name_of(format.kind), format.block,
                      format.nested ? ", double" : "");
 }

@@ -1,6 +1,6 @@
-// How a quantised matrix rests in memory: the formats of bitsandbytes, and MXFP4, as one flat array
-// of bytes a matrix. Owns: names, sizes and offsets. Never: arithmetic, tensors; includes nothing
-// of libtorch, so that a memory plan can ask for sizes.
+// How a quantised matrix rests in memory: the formats of bitsandbytes, MXFP4, and fp8, as one flat
+// array of bytes a matrix. Owns: names, sizes and offsets. Never: arithmetic, tensors; includes
+// nothing of libtorch, so that a memory plan can ask for sizes.
 //
 // Source: bitsandbytes 0.50 functional.py (QuantState, create_dynamic_map), nn/modules.py; Open
 // Compute Project, Microscaling Formats (MX) 1.0.
@@ -17,23 +17,35 @@ enum class Kind {
   kFp4,    // 4 bits, 2 of exponent and 1 of mantissa
   kInt8,   // LLM.int8(): signed bytes and one scale a row (Dettmers et al. 2022)
   kMxfp4,  // 4 bits, 2 of exponent and 1 of mantissa; a power of two for 32 (gpt-oss' experts)
+  kFp8,    // 8 bits, 4 of exponent and 3 of mantissa; a scale for a tile of the matrix
 };
 
 struct Format {
   Kind kind = Kind::kNf4;
-  int64_t block = 64;   // elements that share a scale, counted row-major; 4 bits only
-  bool nested = false;  // double quantisation: the scales are quantised to 8 bits; 4 bits only
+  // Elements that share a scale, counted row-major; columns of a tile in fp8. Not of int8.
+  int64_t block = 64;
+  bool nested = false;    // double quantisation: the scales are quantised to 8 bits; 4 bits only
+  int64_t tile_rows = 1;  // fp8 only
   bool operator==(const Format&) const = default;
 };
 
 // Elements of a row that share a power of two in MXFP4, and their format.
 inline constexpr int64_t kMxfp4Block = 32;
-inline constexpr Format kMxfp4Format{Kind::kMxfp4, kMxfp4Block, false};
+inline constexpr Format kMxfp4Format{Kind::kMxfp4, kMxfp4Block, false, 1};
+
+inline constexpr Format fp8_format(int64_t tile_rows, int64_t tile_columns) {
+  return {Kind::kFp8, tile_columns, false, tile_rows};
+}
 
 // Blocks of scales that share a second-level scale.
 inline constexpr int64_t kNestedBlock = 256;
 
-// "nf4", "fp4", "int8" or "mxfp4".
+// Whether a run may quantise weights to it on the way in; else files hold them so.
+inline constexpr bool is_of_bitsandbytes(const Format& format) {
+  return format.kind != Kind::kMxfp4 && format.kind != Kind::kFp8;
+}
+
+// "nf4", "fp4", "int8", "mxfp4" or "fp8".
 std::string_view name_of(Kind kind);
 // The inverse for bitsandbytes' kinds. ConfigError for anything else, which names `setting`.
 Kind parse_kind(std::string_view name, std::string_view setting);
@@ -45,7 +57,7 @@ void check_block(int64_t block, std::string_view setting);
 struct Layout {
   int64_t num_codes = 0;   // bytes at offset 0: two elements a byte, the first in the high half, in
                            // MXFP4 in the low one
-  int64_t num_scales = 0;  // 4 bits: blocks; 8 bits: rows
+  int64_t num_scales = 0;  // 4 bits: blocks; int8: rows; fp8: tiles, row by row of them
   int64_t num_nested = 0;  // second-level scales
   int64_t scales = 0;      // offset: fp32, or a byte each with `nested` and in MXFP4
   int64_t nested = 0;      // offset: fp32 second-level scales

@@ -50,6 +50,8 @@ struct MatrixCodes {
   int64_t columns;
   const uint8_t* codes;
   const float* scales;
+  int64_t tile_rows = 1;              // fp8, whose tiles are `block` columns wide
+  Element through = Element::kFloat;  // fp8: values are rounded to it
 };
 // Elements [begin, begin + count) of the flattened matrix; 8 bits: within one row.
 void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x);

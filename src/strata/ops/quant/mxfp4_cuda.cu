@@ -13,15 +13,9 @@ constexpr int kTileRows = 64;
 constexpr int kThreads = kTileColumns * (kTileRows / kBlock);
 constexpr int kPitch = kTileColumns + 2;  // of a row in shared memory
 
-__device__ inline float float_of(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 // 2^(scale - 127); infinite for the largest.
 __device__ inline float power_of(uint32_t scale) {
-  return float_of(scale == 0 ? 0x00400000u : scale << 23);
+  return float_of_bits(scale == 0 ? 0x00400000u : scale << 23);
 }
 
 // The magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6 of three bits, and a sign.
@@ -29,7 +23,7 @@ __device__ inline float decode(uint32_t code, float power) {
   const uint32_t magnitude = code & 7u;
   const uint32_t bits =
       magnitude < 2u ? (0u - magnitude) & 0x3F000000u : (magnitude << 22) + 0x3F000000u;
-  return float_of(bits | (code & 8u) << 28) * power;
+  return float_of_bits(bits | (code & 8u) << 28) * power;
 }
 
 // A thread decodes one block of codes, which is a part of a column of `out`; through shared memory

@@ -48,15 +48,15 @@ at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
   return scales.add_(matrix.mean());
 }
 
-// What is in MXFP4 was quantised elsewhere, and mxfp4.h decodes it.
+// What is in MXFP4 or fp8 was quantised elsewhere; mxfp4.h decodes the former.
 void require_bitsandbytes(const Format& format) {
-  if (format.kind != Kind::kMxfp4) return;
-  throw InternalError("{}: found mxfp4, expected a format of bitsandbytes; report this as a bug",
-                      kOp);
+  if (is_of_bitsandbytes(format)) return;
+  throw InternalError("{}: found {}, expected a format of bitsandbytes; report this as a bug", kOp,
+                      name_of(format.kind));
 }
 
 void check(const QuantizedMatrix& matrix) {
-  require_bitsandbytes(matrix.format);
+  if (matrix.format.kind != Kind::kFp8) require_bitsandbytes(matrix.format);
   check_device_or_plan(kOp, matrix.bytes);
   check_type(kOp, "bytes", matrix.bytes, at::kByte);
   check_shape(kOp, "bytes", matrix.bytes, {matrix.layout().total});
@@ -64,8 +64,13 @@ void check(const QuantizedMatrix& matrix) {
 }
 
 cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
-  return {matrix.format.kind, matrix.format.block, matrix.columns,
-          matrix.bytes.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>()};
+  return {matrix.format.kind,
+          matrix.format.block,
+          matrix.columns,
+          matrix.bytes.const_data_ptr<uint8_t>(),
+          scales.const_data_ptr<float>(),
+          matrix.format.tile_rows,
+          plain_element(matrix)};
 }
 
 // Of a parallel loop over rows.

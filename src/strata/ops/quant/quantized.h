@@ -14,6 +14,9 @@ struct QuantizedMatrix {
   Format format;
   int64_t rows, columns;
   at::Tensor bytes;
+  // fp8: the type that its values are rounded to before anything is made of them, as those of plain
+  // weights in that type are.
+  at::ScalarType plain = at::kFloat;
 
   Layout layout() const { return layout_of(format, rows, columns); }
   // Views of parts of the bytes: codes uint8, scales fp32 (uint8 with nested), second-level scales
@@ -29,7 +32,7 @@ struct QuantizedMatrix {
 // Memory: the result and a few MiB.
 QuantizedMatrix quantize(const at::Tensor& x, const Format& format);
 
-// [rows, columns] in `type`: code * scale in fp32, rounded once.
+// [rows, columns] in `type`: code * scale in fp32, rounded once, to `plain` before.
 at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type);
 
 // c [M, N] = a op(b) + beta * c with beta 0 or 1, where op(b) is b transposed for `transposed`:

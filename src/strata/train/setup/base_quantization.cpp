@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/mxfp4.h"
 
 namespace strata::train {
@@ -64,7 +65,7 @@ std::optional<models::QuantizationOptions> quantization_of(const config::Quantiz
 
 bool has_bitsandbytes_codes(models::Model& model) {
   return std::ranges::any_of(model.parameters(), [](const nn::Parameter* p) {
-    return p->quantization() && p->quantization()->format != ops::quant::kMxfp4Format;
+    return p->quantization() && ops::quant::is_of_bitsandbytes(p->quantization()->format);
   });
 }
 
@@ -73,6 +74,9 @@ std::vector<std::string> quantization_warnings(const config::QuantizationConfig&
   std::vector<std::string> warnings;
   if (config.mxfp4_dequantize && !hf::announces_mxfp4(model_config)) {
     warnings.push_back("mxfp4_dequantize: has no effect; the checkpoint holds nothing in MXFP4");
+  }
+  if (config.fp8_dequantize && !hf::announces_fp8(model_config)) {
+    warnings.push_back("fp8_dequantize: has no effect; the checkpoint holds nothing in fp8");
   }
   const bool asks_for_codes = config.load_in_4bit || config.load_in_8bit;
   if (asks_for_codes && models::stored_quantization(model_config)) {

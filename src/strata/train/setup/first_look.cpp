@@ -6,6 +6,7 @@
 
 #include "strata/comm/agreement.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/fp8.h"
 #include "strata/hf/hub/model.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/registry.h"
@@ -54,6 +55,21 @@ void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group&
   });
   if (!is_imagined) name = comm::broadcast_string(world, name);
   if (!name.empty()) model_config["dtype"] = name;
+}
+
+std::optional<models::Fp8Tiles> share_fp8(const config::ModelConfig& config, bool is_imagined,
+                                          comm::Group& world, const Json& model_config) {
+  if (config.model_name_or_path.empty() || !hf::announces_fp8(model_config)) return {};
+  std::string text;
+  bool has_files = !is_imagined;
+  comm::all_or_nothing(world, "looking for weights in fp8", [&] {
+    const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
+    if (!folder) return;
+    has_files = true;
+    text = models::text_of(models::fp8_tiles(*folder));
+  });
+  if (!has_files) return {};
+  return models::parse_fp8_tiles(is_imagined ? text : comm::broadcast_string(world, text));
 }
 
 bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,

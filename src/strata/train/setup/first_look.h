@@ -1,16 +1,25 @@
-// What of a base's files is looked at before there is a model: their type, and whether they tie the
-// output layer. Owns: rank 0's look, shared with all. Never: values (initial_values.h).
+// What of a base's files is looked at before there is a model: their type, whether they tie
+// the output layer, and what of them is in fp8. Owns: rank 0's look, shared with all. Never: values
+// (initial_values.h).
 #pragma once
+
+#include <optional>
 
 #include "strata/base/json.h"
 #include "strata/comm/group.h"
 #include "strata/config/run_config.h"
+#include "strata/models/fp8_weights.h"
 
 namespace strata::train {
 
 // Where config.json names no type it is that of the files. Collective.
 void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
                Json& model_config);
+
+// Which matrices the files hold in fp8; nothing where config.json speaks of none, and in a plan
+// without files. Collective.
+std::optional<models::Fp8Tiles> share_fp8(const config::ModelConfig& config, bool is_imagined,
+                                          comm::Group& world, const Json& model_config);
 
 // A file may hold an untied head although config.json says tied. All ranks learn it before adapters
 // take hold of the weights; in a plan, where the file is there. Collective.

@@ -172,7 +172,7 @@ void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file, 
 
 // Codes that the checkpoint holds go to their place as they are.
 bool is_quantized_on_the_way(const nn::Parameter& parameter, const Json& model_config) {
-  return parameter.quantization()->format != ops::quant::kMxfp4Format &&
+  return ops::quant::is_of_bitsandbytes(parameter.quantization()->format) &&
          !models::stored_quantization(model_config);
 }
 

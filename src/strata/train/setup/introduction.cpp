@@ -26,12 +26,16 @@ const char* name_of_compute(at::ScalarType type) {
 }
 
 void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
-  int64_t num_quantized = 0, num_packed = 0;
+  int64_t num_quantized = 0, num_packed = 0, num_in_fp8 = 0;
   const nn::Parameter* quantized = nullptr;
   std::set<at::ScalarType> plain;
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
     if (!parameter->quantization()) {
       plain.insert(parameter->storage_type());
+      continue;
+    }
+    if (parameter->quantization()->format.kind == ops::quant::Kind::kFp8) {
+      ++num_in_fp8;
       continue;
     }
     if (parameter->quantization()->format == ops::quant::kMxfp4Format) {
@@ -52,7 +56,11 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
         num_packed));
   }
   if (!config.model.model_name_or_path.empty() && hf::announces_fp8(trainee.model_config)) {
-    trainer.say("base in fp8: decoded as it is read, weights are plain from there on");
+    trainer.say(num_in_fp8 == 0
+                    ? "base in fp8: decoded as it is read, weights are plain from there on"
+                    : fmt::format("base in fp8: {} matrices stay so, frozen, each decoded for its "
+                                  "product (fp8_dequantize decodes them while they are read)",
+                                  num_in_fp8));
   }
   if (quantized == nullptr) return;
   trainer.say(fmt::format(
