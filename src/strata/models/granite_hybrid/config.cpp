@@ -61,14 +61,7 @@ std::vector<bool> parse_kinds(const ConfigReader& config, int64_t num_layers) {
 std::optional<GraniteExperts> parse_experts(const ConfigReader& config, int64_t width) {
   require_not_null(config, "num_local_experts");
   if (config.optional_integer("num_local_experts") == 0) return std::nullopt;
-  constexpr int64_t kMost = 65536;
-  const GraniteExperts experts{
-      .count = config.integer_up_to(kMost, "num_local_experts", 8),
-      .intermediate_size = width,
-      .router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 2),
-                 .normalizes = true}};
-  check_router(experts.router.experts_per_token, experts.count, "num_local_experts");
-  return experts;
+  return parse_granite_experts(config, width);
 }
 
 }  // namespace
