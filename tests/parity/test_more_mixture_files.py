@@ -75,7 +75,7 @@ def test_adapters_of_granite_equal_those_of_peft(tmp_path, targets, family):
     assert all(relative_error(found[key], weight) < 1e-6 for key, weight in merged.items())
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid"])
+@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe"])
 def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
     """Of every name and type, and what never trains bit by bit, on ranks that share a file of 16 bits."""
     base = inputs.model(family)
@@ -87,7 +87,7 @@ def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
         found = load_file(folder / "model.safetensors")
         assert found.keys() == before.keys()
         for name, tensor in found.items():
-            is_buffer = name.endswith("e_score_correction_bias")
+            is_buffer = name.endswith(("e_score_correction_bias", "expert_bias"))
             assert tensor.dtype == (torch.float32 if is_buffer else torch.bfloat16), name
             assert not is_buffer or torch.equal(tensor, before[name]), name
         model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)

@@ -74,7 +74,8 @@ std::string name_in_folder(const Json& config, const std::string& name) {
 }
 
 bool is_buffer(std::string_view name) {
-  return name.ends_with(".e_score_correction_bias") || name.ends_with(".layer_scalar");
+  return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias") ||
+         name.ends_with(".layer_scalar");
 }
 
 }  // namespace strata::hf
