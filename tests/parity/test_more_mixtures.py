@@ -150,6 +150,29 @@ def test_a_correction_of_16_bits(tmp_path, family):
     compare(found, model, loss, logits, 1e-5)
 
 
+@pytest.mark.parametrize("family,settings", [("hunyuan_v1_moe", {}), ("ernie4_5_moe", dict(moe_layer_start_index=0, moe_layer_interval=1)),
+                                             ("dots1", dict(first_k_dense_replace=0)), ("exaone_moe", dict(first_k_dense_replace=0))])
+def test_products_of_a_router_that_are_taken_in_fp32(tmp_path, family, settings):
+    """In 16 bits most of them would be equal, and other experts chosen."""
+    save_checkpoint(tmp_path, family=family, num_hidden_layers=1, **settings)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        if name.endswith("e_score_correction_bias"):
+            tensor.zero_()
+        if name.endswith(("mlp.gate.weight", "mlp.gate.wg.weight")):
+            tensor[:, :16] = tensor[0, :16].sign()
+            tensor[:, 16:] *= 1e-3
+            tensor.copy_(tensor.bfloat16())
+    save_file(tensors, file, {"format": "pt"})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    documents = make_documents(LENGTHS)
+    _, logits = run_reference(model, documents)
+    found, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
+    errors = (found["logits"].float() - logits.float()).norm(dim=1) / logits.float().norm(dim=1)
+    assert (errors < 0.02).float().mean() > 0.9, errors
+
+
 @pytest.mark.parametrize("family,change,message", [
     ("olmoe", dict(head_dim=6), "found head_dim = 6, expected hidden_size / num_attention_heads = 8"),
     ("olmoe", dict(sliding_window=7), "found sliding_window = 7 in an olmoe model, which has none"),
