@@ -78,11 +78,8 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                                   "hunyuan_v1_moe", "exaone_moe")},
                 **{family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")},
                 "lfm2_moe": ("feed_forward", "w1", "w3", "w2")}
-# Names of parameters that files have by others.
-FILE_NAMES = {"granitemoehybrid": {".experts.gate_up_proj": ".input_linear.weight", ".experts.down_proj": ".output_linear.weight",
-                                   ".router.weight": ".router.layer.weight"}}
 # Of these files hold fused parameters, too.
-FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, *FILE_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "llama4_text"}
+FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid", "llama4_text"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each
@@ -130,8 +127,6 @@ def as_in_files(model, tensors):
     """The tensors of named parameters, or their gradients, under the names and in the parts of files."""
     names = EXPERT_NAMES.get(model.config.model_type)
     for name, tensor in tensors:
-        for parameter, stored in FILE_NAMES.get(model.config.model_type, {}).items():
-            name = name.replace(parameter, stored)
         if names is None:
             yield name, tensor
             continue

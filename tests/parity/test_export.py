@@ -249,7 +249,7 @@ LORA_CASES = {
                                             lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
     "llama4_experts": ("llama4_text", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["experts"])),
     "lfm2": ("lfm2", dict(lora_target_modules="all-linear")),
-    "granitemoehybrid": ("granitemoehybrid", dict(lora_target_modules=["in_proj", "out_proj", "shared_mlp.input_linear"], lora_dropout=0.0)),
+    "granitemoehybrid": ("granitemoehybrid", dict(lora_target_modules=["in_proj", "out_proj", "input_linear"], lora_modules_to_save=["router"], lora_dropout=0.0)),
     "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
     "gpt_neox": ("gpt_neox", dict(lora_target_modules="all-linear")),

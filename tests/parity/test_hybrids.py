@@ -43,6 +43,7 @@ GRANITE = {
                                            rope_parameters=YARN),
     "granite_hybrid_experts": dict(family="granitemoehybrid", num_local_experts=5, num_experts_per_tok=2),
     "granite_hybrid_all_experts": dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=3, layer_types=["attention", "mamba"]),
+    "granite_hybrid_usual_scores": dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=3, attention_multiplier=None),
     "granite_hybrid_long_documents": dict(family="granitemoehybrid", max_position_embeddings=512),
 }
 CONFIGS = {**LFM2, **GRANITE}

@@ -179,6 +179,11 @@ CASES = {
     "granite_hybrid_all": (dict(family="granitemoehybrid"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "granite_hybrid_saved": (dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=2),
                              dict(target_modules=["in_proj", "q_proj", "shared_mlp.input_linear"], modules_to_save=["conv1d", "norm"], r=2)),
+    # Files call parts of the mixture as the MLP's layers are called, and as modules that transformers has not.
+    "granite_hybrid_router": (dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=3),
+                              dict(target_modules=["o_proj", "output_linear"], modules_to_save=["router", "input_linear"], r=2)),
+    "granite_hybrid_experts": (dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=3, intermediate_size=16),
+                               dict(target_modules=["input_linear"], modules_to_save=["experts"], r=2)),
     "qwen3_5_all": (QWEN35, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "qwen3_5_dora": (QWEN35, dict(target_modules=["in_proj_qkv", "out_proj", "q_proj"], r=4, use_dora=True)),
     "qwen3_5_saved": (QWEN35, dict(target_modules=["in_proj_b", "o_proj"], modules_to_save=["conv1d", "norm"], r=2)),

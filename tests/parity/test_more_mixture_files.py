@@ -43,12 +43,17 @@ def test_adapters_equal_those_that_peft_loads_and_merges(tmp_path, family, targe
     assert all(relative_error(found[key], weight) < 1e-6 for key, weight in merged.items())
 
 
+GRANITES = {"granitemoeshared": CONFIGS["granite_shared"],
+            "granitemoehybrid": dict(family="granitemoehybrid", num_local_experts=5, num_experts_per_tok=2)}
+
+
+@pytest.mark.parametrize("family", GRANITES)
 @pytest.mark.parametrize("targets", [dict(target_modules="all-linear"), dict(target_modules=["o_proj", "output_linear"]),
                                      dict(target_modules=["q_proj"], target_parameters=["experts.gate_up_proj", "1.block_sparse_moe.experts.down_proj"])])
-def test_adapters_of_granite_equal_those_of_peft(tmp_path, targets):
+def test_adapters_of_granite_equal_those_of_peft(tmp_path, targets, family):
     """Experts and router are parameters, the MLP of all tokens is two linear layers."""
     lora = dict(targets, r=3, lora_alpha=5)
-    save_checkpoint(tmp_path, **CONFIGS["granite_shared"])
+    save_checkpoint(tmp_path, **GRANITES[family])
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(tmp_path), LoraConfig(**lora, task_type="CAUSAL_LM"))
     randomise(model, 0.1)
     adapter = tmp_path / "adapter"
@@ -70,7 +75,7 @@ def test_adapters_of_granite_equal_those_of_peft(tmp_path, targets):
     assert all(relative_error(found[key], weight) < 1e-6 for key, weight in merged.items())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe"])
 def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
     """Of every name and type, and what never trains bit by bit, on ranks that share a file of 16 bits."""
     base = inputs.model(family)
@@ -82,7 +87,7 @@ def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
         found = load_file(folder / "model.safetensors")
         assert found.keys() == before.keys()
         for name, tensor in found.items():
-            is_buffer = name.endswith("e_score_correction_bias")
+            is_buffer = name.endswith(("e_score_correction_bias", "expert_bias"))
             assert tensor.dtype == (torch.float32 if is_buffer else torch.bfloat16), name
             assert not is_buffer or torch.equal(tensor, before[name]), name
         model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)

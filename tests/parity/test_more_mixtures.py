@@ -29,6 +29,7 @@ CONFIGS = {
     "granite": dict(MULTIPLIERS, family="granitemoe", num_key_value_heads=2, rope_parameters=ROPE_500),
     "granite_one_of_many": dict(family="granitemoe", num_attention_heads=1, num_key_value_heads=1, num_local_experts=33,
                                 num_experts_per_tok=1, intermediate_size=3, vocab_size=101, attention_bias=True, rope_parameters=LLAMA3),
+    "granite_usual_scores": dict(MULTIPLIERS, family="granitemoe", attention_multiplier=None, rope_parameters=FAST),
     "granite_shared": dict(MULTIPLIERS, family="granitemoeshared", num_key_value_heads=1, tie_word_embeddings=True, pad_token_id=5,
                            rope_parameters=FAST),
     "granite_shared_unscaled": dict(family="granitemoeshared", num_experts_per_tok=3, attention_multiplier=0.4, rope_parameters=FAST),
@@ -133,6 +134,45 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path, family, names
     assert run.returncode != 0 and 'does not imply: "model.layers.0.other.weight"' in run.stderr, run.stderr
 
 
+@pytest.mark.parametrize("family", ["minimax_m2", "ernie4_5_moe", "dots1", "exaone_moe"])
+def test_a_correction_of_16_bits(tmp_path, family):
+    """Some published files hold it so; it is added in fp32."""
+    save_checkpoint(tmp_path, **CONFIGS[FAMILIES[family]])
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    corrections = {name: tensor.bfloat16() for name, tensor in tensors.items() if name.endswith("e_score_correction_bias")}
+    assert corrections
+    save_file({**tensors, **corrections}, file, {"format": "pt"})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    documents = make_documents(LENGTHS)
+    loss, logits = run_reference(model, documents)
+    found, _ = run_probe(tmp_path, documents=documents)
+    compare(found, model, loss, logits, 1e-5)
+
+
+@pytest.mark.parametrize("family,settings", [("hunyuan_v1_moe", {}), ("ernie4_5_moe", dict(moe_layer_start_index=0, moe_layer_interval=1)),
+                                             ("dots1", dict(first_k_dense_replace=0)), ("exaone_moe", dict(first_k_dense_replace=0))])
+def test_products_of_a_router_that_are_taken_in_fp32(tmp_path, family, settings):
+    """In 16 bits most of them would be equal, and other experts chosen."""
+    save_checkpoint(tmp_path, family=family, num_hidden_layers=1, **settings)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for name, tensor in tensors.items():
+        if name.endswith("e_score_correction_bias"):
+            tensor.zero_()
+        if name.endswith(("mlp.gate.weight", "mlp.gate.wg.weight")):
+            tensor[:, :16] = tensor[0, :16].sign()
+            tensor[:, 16:] *= 1e-3
+            tensor.copy_(tensor.bfloat16())
+    save_file(tensors, file, {"format": "pt"})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    documents = make_documents(LENGTHS)
+    _, logits = run_reference(model, documents)
+    found, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
+    errors = (found["logits"].float() - logits.float()).norm(dim=1) / logits.float().norm(dim=1)
+    assert (errors < 0.02).float().mean() > 0.9, errors
+
+
 @pytest.mark.parametrize("family,change,message", [
     ("olmoe", dict(head_dim=6), "found head_dim = 6, expected hidden_size / num_attention_heads = 8"),
     ("olmoe", dict(sliding_window=7), "found sliding_window = 7 in an olmoe model, which has none"),
@@ -145,11 +185,14 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path, family, names
     ("minimax_m2", dict(hidden_act="gelu"), 'found hidden_act "gelu", expected "silu"'),
     ("granitemoe", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_local_experts = 5"),
     ("granitemoe", dict(num_local_experts=4), 'block_sparse_moe.router.weight" has shape [5, 32], config.json implies [4, 32]'),
+    ("granitemoe", dict(num_experts_per_tok=None), "found num_experts_per_tok = None, expected a number"),
     ("granitemoeshared", dict(shared_intermediate_size=-1), "found shared_intermediate_size = -1, expected an integer of at least 1"),
     ("granitemoeshared", dict(shared_intermediate_size=None), "found shared_intermediate_size = None, expected a number"),
     ("ernie4_5_moe", dict(use_bias=True), "found use_bias = true in an ernie4_5_moe model, expected false"),
     ("ernie4_5_moe", dict(moe_k=6), "found num_experts_per_tok = 6, expected at most moe_num_experts = 5"),
     ("ernie4_5_moe", dict(num_experts_per_tok=3), "found moe_k = 2 and num_experts_per_tok = 3, expected one number"),
+    ("ernie4_5_moe", dict(moe_k=None), "found moe_k = None, expected a number"),
+    ("ernie4_5_moe", dict(moe_norm_min=None), "found moe_norm_min = None, expected a number"),
     ("ernie4_5_moe", dict(moe_layer_interval=None), "found moe_layer_interval = None, expected a number"),
     ("ernie4_5_moe", dict(moe_layer_start_index=2), 'found no tensor "model.layers.1.mlp.gate_proj.weight"'),
     ("hunyuan_v1_moe", dict(moe_topk=[2]), "expected an integer of at least 1 or a list of such for num_hidden_layers = 2 layers"),

@@ -93,27 +93,18 @@ void require_loadable_copies(const LoraOptions& options, models::Model& model) {
   if (options.modules_to_save.empty()) return;
   const std::vector<std::string> copies = weights_to_save(options, model);
   const std::set<std::string> copied(copies.begin(), copies.end());
-  const auto refuse_copy = [](const std::string& subject) {
-    throw ConfigError(
-        "modules_to_save: found \"{}\", a part of a mixture of experts, which PEFT would not "
-        "find under this name, expected other modules; target it with LoRA "
-        "(lora_target_modules)",
-        subject);
-  };
   for (models::Block* block : model.blocks()) {
     auto* fused = dynamic_cast<models::HasFusedLinears*>(block);
     if (fused == nullptr) continue;
-    for (const nn::ExpertParameter* matrices : fused->expert_parameters()) {
-      for (const nn::Parameter* weight : matrices->weights) {
-        if (weight->name() != matrices->name && copied.contains(weight->name())) {
-          refuse_copy(weight->name());
-        }
-      }
-    }
     for (const Layers& group : fused->fused_linears()) {
       const bool is_kept = group.size() == 1 && group[0]->path().ends_with(".mlp.gate");
       for (const nn::Linear* layer : group) {
-        if (!is_kept && copied.contains(layer->weight().name())) refuse_copy(layer->path());
+        if (is_kept || !copied.contains(layer->weight().name())) continue;
+        throw ConfigError(
+            "modules_to_save: found \"{}\", a part of a mixture of experts, which PEFT would not "
+            "find under this name, expected other modules; target it with LoRA "
+            "(lora_target_modules)",
+            layer->path());
       }
     }
   }

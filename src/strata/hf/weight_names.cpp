@@ -19,27 +19,19 @@ constexpr Body kBodies[] = {
 
 // The end of a name.
 struct End {
-  std::string_view model_type, in_folder, in_model;
+  std::string_view model_types;  // how they begin
+  std::string_view in_folder, in_model;
 };
 
-constexpr std::string_view kGranite = "granitemoe", kSharedGranite = "granitemoeshared";
-constexpr std::string_view kInputs = ".block_sparse_moe.input_linear.weight",
-                           kGateUp = ".block_sparse_moe.experts.gate_up_proj",
-                           kOutputs = ".block_sparse_moe.output_linear.weight",
-                           kDown = ".block_sparse_moe.experts.down_proj",
-                           kRouterLayer = ".block_sparse_moe.router.layer.weight",
-                           kRouter = ".block_sparse_moe.router.weight";
+constexpr std::string_view kGranites = "granitemoe";  // granitemoeshared, granitemoehybrid, too
 
 constexpr End kEnds[] = {
     {"ernie4_5_moe", ".mlp.moe_statics.e_score_correction_bias",
      ".mlp.gate.moe_statics.e_score_correction_bias"},
     {"exaone_moe", ".mlp.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
-    {kGranite, kInputs, kGateUp},
-    {kGranite, kOutputs, kDown},
-    {kGranite, kRouterLayer, kRouter},
-    {kSharedGranite, kInputs, kGateUp},
-    {kSharedGranite, kOutputs, kDown},
-    {kSharedGranite, kRouterLayer, kRouter},
+    {kGranites, ".block_sparse_moe.input_linear.weight", ".block_sparse_moe.experts.gate_up_proj"},
+    {kGranites, ".block_sparse_moe.output_linear.weight", ".block_sparse_moe.experts.down_proj"},
+    {kGranites, ".block_sparse_moe.router.layer.weight", ".block_sparse_moe.router.weight"},
 };
 
 constexpr std::string_view kOutputLayer = "lm_head.";
@@ -49,9 +41,11 @@ bool is_neox(const Json& config) { return config.value("model_type", Json()) == 
 
 std::string with_other_end(const Json& config, const std::string& name, std::string_view End::*from,
                            std::string_view End::*to) {
-  const Json type = config.value("model_type", Json());
+  const Json value = config.value("model_type", Json());
+  if (!value.is_string()) return name;
+  const std::string type = value.get<std::string>();
   for (const End& end : kEnds) {
-    if (type != end.model_type || !name.ends_with(end.*from)) continue;
+    if (!type.starts_with(end.model_types) || !name.ends_with(end.*from)) continue;
     return name.substr(0, name.size() - (end.*from).size()) + std::string(end.*to);
   }
   return name;
@@ -80,7 +74,8 @@ std::string name_in_folder(const Json& config, const std::string& name) {
 }
 
 bool is_buffer(std::string_view name) {
-  return name.ends_with(".e_score_correction_bias") || name.ends_with(".layer_scalar");
+  return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias") ||
+         name.ends_with(".layer_scalar");
 }
 
 }  // namespace strata::hf

@@ -21,7 +21,8 @@ std::string name_in_folder(const Json& config, const std::string& name);
 
 // Whether a file's tensor is a buffer of transformers' class: it never trains, is none of the
 // parameters that are counted, and stays in fp32 whatever the type of the weights
-// (_keep_in_fp32_modules_strict). One alone is in files: what corrects the choice of experts.
+// (_keep_in_fp32_modules_strict). In files are what corrects the choice of experts and Gemma 4's
+// factor of a layer.
 bool is_buffer(std::string_view name);
 
 }  // namespace strata::hf

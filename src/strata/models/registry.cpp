@@ -12,7 +12,7 @@
 #include "strata/models/gpt_neox/model.h"
 #include "strata/models/gpt_oss/mixture.h"
 #include "strata/models/granite_hybrid/layers.h"
-#include "strata/models/granite_moe/mixture.h"
+#include "strata/models/granite_moe/layers.h"
 #include "strata/models/lfm2/layers.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"

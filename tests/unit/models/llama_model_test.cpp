@@ -44,19 +44,36 @@ TEST(LlamaModel, ParametersInTheReferencesOrder) {
 
 // Files say by names alone what a buffer is (hf/weight_names.h), models by their parameters.
 TEST(LlamaModel, BuffersAreThoseThatFilesCallSo) {
-  const auto model =
-      create_model(parse_json(R"({"model_type": "glm4_moe", "vocab_size": 19, "hidden_size": 8,
-                     "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
-                     "num_key_value_heads": 2, "n_routed_experts": 4, "num_experts_per_tok": 2,
-                     "moe_intermediate_size": 6})",
-                              "config.json"),
-                   {});
-  std::vector<std::string> buffers;
-  for (const nn::Parameter* p : model->parameters()) {
-    EXPECT_EQ(p->is_buffer(), hf::is_buffer(p->name())) << p->name();
-    if (p->is_buffer()) buffers.push_back(p->name());
+  const std::pair<const char*, const char*> families[] = {
+      {R"({"model_type": "glm4_moe", "n_routed_experts": 4})",
+       "model.layers.1.mlp.gate.e_score_correction_bias"},
+      {R"({"model_type": "dots1", "n_routed_experts": 4, "n_shared_experts": 1,
+           "first_k_dense_replace": 1})",
+       "model.layers.1.mlp.gate.e_score_correction_bias"},
+      {R"({"model_type": "exaone_moe", "num_experts": 4})",
+       "model.layers.1.mlp.gate.e_score_correction_bias"},
+      {R"({"model_type": "ernie4_5_moe", "moe_num_experts": 4})",
+       "model.layers.1.mlp.gate.moe_statics.e_score_correction_bias"},
+      {R"({"model_type": "minimax_m2", "num_local_experts": 4, "num_hidden_layers": 1})",
+       "model.layers.0.block_sparse_moe.e_score_correction_bias"},
+      {R"({"model_type": "lfm2_moe", "num_experts": 4, "num_dense_layers": 1,
+           "layer_types": ["conv", "full_attention"]})",
+       "model.layers.1.feed_forward.expert_bias"}};
+  for (const auto& [settings, buffer] : families) {
+    Json config = parse_json(
+        R"({"vocab_size": 19, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2,
+            "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 4,
+            "num_experts_per_tok": 2, "moe_intermediate_size": 6})",
+        "config.json");
+    config.update(parse_json(settings, "config.json"));
+    std::vector<std::string> buffers;
+    const auto model = create_model(config, {});
+    for (const nn::Parameter* p : model->parameters()) {
+      EXPECT_EQ(p->is_buffer(), hf::is_buffer(p->name())) << p->name();
+      if (p->is_buffer()) buffers.push_back(p->name());
+    }
+    EXPECT_THAT(buffers, ElementsAre(buffer)) << settings;
   }
-  EXPECT_THAT(buffers, ElementsAre("model.layers.1.mlp.gate.e_score_correction_bias"));
 }
 
 TEST(LlamaModel, TiedWeightIsInBothBlocksButListedOnce) {

@@ -109,17 +109,14 @@ void parse_experts(const ConfigReader& config, const ExpertCounts& defaults, Mix
   c.num_experts =
       read_num_experts(config, "n_routed_experts", defaults.routed, defaults.other_name);
   c.intermediate_size = config.positive_integer("moe_intermediate_size", c.intermediate_size);
-  c.shared_module = "shared_experts";
-  c.shared_has_gate = false;
-  c.shared_intermediate_size =
-      c.intermediate_size * config.positive_integer("n_shared_experts", defaults.shared);
+  add_shared_experts(c, config.positive_integer("n_shared_experts", defaults.shared));
   c.wide_router = true;
 }
 
 void put_experts_from(const ConfigReader& config, int64_t fallback, MixtureConfig& c) {
   require_not_null(config, "first_k_dense_replace");
-  const int64_t first = config.optional_integer("first_k_dense_replace").value_or(fallback);
-  for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
+  c.has_experts = layers_from(config.optional_integer("first_k_dense_replace").value_or(fallback),
+                              c.llama.num_hidden_layers);
 }
 
 void require_each_layer(const ConfigReader& config) {

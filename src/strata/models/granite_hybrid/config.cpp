@@ -6,6 +6,7 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/layer_types.h"
 #include "strata/models/llama/config_parts.h"
+#include "strata/models/llama/granite_config.h"
 #include "strata/models/moe/config_parts.h"
 
 namespace strata::models {
@@ -19,13 +20,6 @@ LlamaConfig defaults() {
   c.ia3_feedforward = {};
   c.has_states = true;
   return c;
-}
-
-void parse_multipliers(const ConfigReader& config, LlamaConfig& c) {
-  c.attention_scale = config.positive_number("attention_multiplier", 1.0);
-  c.embedding_multiplier = config.positive_number("embedding_multiplier", 1.0);
-  c.residual_multiplier = config.positive_number("residual_multiplier", 1.0);
-  c.logits_scaling = config.positive_number("logits_scaling", 1.0);
 }
 
 // Whether heads turn says position_embedding_type; no other value but "rope" makes the reference do
@@ -61,14 +55,7 @@ std::vector<bool> parse_kinds(const ConfigReader& config, int64_t num_layers) {
 std::optional<GraniteExperts> parse_experts(const ConfigReader& config, int64_t width) {
   require_not_null(config, "num_local_experts");
   if (config.optional_integer("num_local_experts") == 0) return std::nullopt;
-  constexpr int64_t kMost = 65536;
-  const GraniteExperts experts{
-      .count = config.integer_up_to(kMost, "num_local_experts", 8),
-      .intermediate_size = width,
-      .router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 2),
-                 .normalizes = true}};
-  check_router(experts.router.experts_per_token, experts.count, "num_local_experts");
-  return experts;
+  return parse_granite_experts(config, width);
 }
 
 }  // namespace
@@ -81,7 +68,7 @@ GraniteHybridConfig parse_granitemoehybrid_config(const Json& json) {
   c.llama.num_key_value_heads = key_value_heads(config, c.llama, c.llama.num_attention_heads);
   parse_head_dim(config, c.llama);
   c.llama.input_bias = c.llama.output_bias = config.boolean("attention_bias", false);
-  parse_multipliers(config, c.llama);
+  parse_granite_multipliers(config, c.llama);
   parse_turning(config, c.llama);
   c.experts = parse_experts(config, c.llama.intermediate_size);
   c.llama.intermediate_size = config.positive_integer("shared_intermediate_size", 1024);

@@ -7,17 +7,11 @@
 #include <optional>
 #include <vector>
 
+#include "strata/models/granite_moe/config.h"
 #include "strata/models/llama/config.h"
 #include "strata/models/mamba/config.h"
-#include "strata/nn/experts/router.h"
 
 namespace strata::models {
-
-struct GraniteExperts {
-  int64_t count;
-  int64_t intermediate_size;
-  nn::RouterOptions router;
-};
 
 struct GraniteHybridConfig {
   LlamaConfig llama;            // intermediate_size: of the MLP of all tokens

@@ -2,11 +2,32 @@
 
 #include <fmt/format.h>
 
-#include "strata/models/granite_hybrid/mixture.h"
+#include "strata/models/granite_moe/mixture.h"
 #include "strata/models/llama/attention_mixer.h"
 #include "strata/models/mamba/mixer.h"
 
 namespace strata::models {
+namespace {
+
+std::unique_ptr<FeedForward> make_feed_forward(const GraniteHybridConfig& config,
+                                               const std::string& layer, at::ScalarType storage) {
+  const LlamaConfig& llama = config.llama;
+  if (config.experts) {
+    return std::make_unique<GraniteMixture>(
+        GraniteMixtureOptions{.layer = layer,
+                              .hidden_size = llama.hidden_size,
+                              .experts = *config.experts,
+                              .shared_intermediate_size = llama.intermediate_size,
+                              .multiplier = llama.residual_multiplier,
+                              .storage = storage});
+  }
+  GatedFeedForwardOptions mlp =
+      granite_mlp(layer, llama.hidden_size, llama.intermediate_size, storage);
+  mlp.multiplier = llama.residual_multiplier;
+  return std::make_unique<GatedFeedForward>(mlp);
+}
+
+}  // namespace
 
 MakeDecoderLayer make_granite_hybrid_layers(const GraniteHybridConfig& config) {
   auto lanes = std::make_shared<nn::LaneTable>();
@@ -18,16 +39,10 @@ MakeDecoderLayer make_granite_hybrid_layers(const GraniteHybridConfig& config) {
     } else {
       mixer = std::make_unique<AttentionMixer>(llama, AttentionNames{}, index, storage, rope);
     }
-    const std::string path = fmt::format("model.layers.{}", index);
-    std::unique_ptr<FeedForward> mlp;
-    if (config.experts) {
-      mlp = std::make_unique<GraniteHybridMixture>(config, path, storage);
-    } else {
-      mlp = std::make_unique<GatedFeedForward>(
-          granite_mlp(config, path, llama.residual_multiplier, storage));
-    }
-    return std::make_unique<MixerLayer>(llama, index, storage, std::move(mixer), std::move(mlp),
-                                        ModuleOrder::kMixerLast);
+    return std::make_unique<MixerLayer>(
+        llama, index, storage, std::move(mixer),
+        make_feed_forward(config, fmt::format("model.layers.{}", index), storage),
+        ModuleOrder::kMixerLast);
   };
 }
 

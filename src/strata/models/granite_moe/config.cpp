@@ -2,27 +2,33 @@
 
 #include <string>
 
-#include "strata/models/config_reader.h"
 #include "strata/models/moe/config_parts.h"
 
 namespace strata::models {
 namespace {
 
 GraniteMoeConfig parse(const Json& json, const std::string& family) {
-  const ConfigReader config(json);
-  GraniteMoeConfig c;
-  c.llama = parse_granite_config(json);
-  c.llama.layer_class = family + "DecoderLayer";
-  c.llama.architecture = family + "ForCausalLM";
-  c.num_experts = config.integer_up_to(kMostExperts, "num_local_experts", 8);
-  c.router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 2),
-              .normalizes = true,
-              .scale = c.llama.residual_multiplier};
-  check_router(c.router.experts_per_token, c.num_experts, "num_local_experts");
-  return c;
+  LlamaConfig llama = parse_granite_config(json);
+  llama.layer_class = family + "DecoderLayer";
+  llama.architecture = family + "ForCausalLM";
+  const GraniteExperts experts = parse_granite_experts(ConfigReader(json), llama.intermediate_size);
+  return {.llama = std::move(llama), .experts = experts};
 }
 
 }  // namespace
+
+GraniteExperts parse_granite_experts(const ConfigReader& config, int64_t intermediate_size) {
+  for (const char* key : {"num_local_experts", "num_experts_per_tok"}) {
+    require_not_null(config, key);
+  }
+  const GraniteExperts experts{
+      .count = config.integer_up_to(kMostExperts, "num_local_experts", 8),
+      .intermediate_size = intermediate_size,
+      .router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 2),
+                 .normalizes = true}};
+  check_router(experts.router.experts_per_token, experts.count, "num_local_experts");
+  return experts;
+}
 
 GraniteMoeConfig parse_granitemoe_config(const Json& json) { return parse(json, "GraniteMoe"); }
 

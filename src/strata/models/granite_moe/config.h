@@ -8,17 +8,26 @@
 #include <optional>
 
 #include "strata/base/json.h"
+#include "strata/models/config_reader.h"
 #include "strata/models/llama/config.h"
 #include "strata/nn/experts/router.h"
 
 namespace strata::models {
 
+struct GraniteExperts {
+  int64_t count;
+  int64_t intermediate_size;  // of one
+  nn::RouterOptions router;
+};
+
 struct GraniteMoeConfig {
   LlamaConfig llama;
-  int64_t num_experts = 0;
-  nn::RouterOptions router{};
+  GraniteExperts experts;
   std::optional<int64_t> shared_intermediate_size = {};  // none: there is no such MLP
 };
+
+// The keys of experts, in Granite 4.0, too. Errors: as parse_llama_config().
+GraniteExperts parse_granite_experts(const ConfigReader& config, int64_t intermediate_size);
 
 // Errors: as parse_llama_config().
 GraniteMoeConfig parse_granitemoe_config(const Json& config);

@@ -1,81 +1,64 @@
 #include "strata/models/granite_moe/mixture.h"
 
-#include <memory>
-
 #include <ATen/ATen.h>
 
-#include "strata/models/llama/extended_layer.h"
 #include "strata/nn/experts/expert_parameter.h"
-#include "strata/nn/gated_mlp.h"
-#include "strata/nn/linear.h"
 #include "strata/nn/scaled_add.h"
 
 namespace strata::models {
 
-GraniteMixture::GraniteMixture(const GraniteMoeConfig& c, const std::string& path,
-                               at::ScalarType storage)
-    : multiplier_(c.llama.residual_multiplier),
-      options_(c.router),
+GatedFeedForwardOptions granite_mlp(const std::string& layer, int64_t hidden_size,
+                                    int64_t intermediate_size, at::ScalarType storage) {
+  return {.path = layer + ".shared_mlp",
+          .gate = "input_linear",
+          .up = {},
+          .down = "output_linear",
+          .hidden_size = hidden_size,
+          .intermediate_size = intermediate_size,
+          .storage = storage};
+}
+
+GraniteMixture::GraniteMixture(const GraniteMixtureOptions& o)
+    : router_options_(o.experts.router),
+      multiplier_(o.multiplier),
       router_(
-          path + ".block_sparse_moe.router",
-          {.in_features = c.llama.hidden_size, .out_features = c.num_experts, .storage = storage}),
-      gate_up_(path + ".block_sparse_moe.experts.gate_up_proj",
-               {c.num_experts, 2 * c.llama.intermediate_size, c.llama.hidden_size}, storage),
-      down_(path + ".block_sparse_moe.experts.down_proj",
-            {c.num_experts, c.llama.hidden_size, c.llama.intermediate_size}, storage),
+          o.layer + ".block_sparse_moe.router",
+          {.in_features = o.hidden_size, .out_features = o.experts.count, .storage = o.storage}),
+      gate_up_(o.layer + ".block_sparse_moe.experts.gate_up_proj",
+               {o.experts.count, 2 * o.experts.intermediate_size, o.hidden_size}, o.storage),
+      down_(o.layer + ".block_sparse_moe.experts.down_proj",
+            {o.experts.count, o.hidden_size, o.experts.intermediate_size}, o.storage),
       gate_up_matrices_(nn::expert_parameter(gate_up_, /*rows_are_outputs=*/true)),
       down_matrices_(nn::expert_parameter(down_, /*rows_are_outputs=*/true)),
       experts_{.gate_up = {.weight = &gate_up_, .rows_are_outputs = true},
                .down = {.weight = &down_, .rows_are_outputs = true},
                .gate = ops::GateKind::kSilu} {
-  if (!c.shared_intermediate_size) return;
-  const int64_t width = *c.shared_intermediate_size;
-  shared_.emplace(
-      Shared{{path + ".shared_mlp.input_linear",
-              {.in_features = c.llama.hidden_size, .out_features = 2 * width, .storage = storage}},
-             {path + ".shared_mlp.output_linear",
-              {.in_features = width, .out_features = c.llama.hidden_size, .storage = storage}}});
+  if (!o.shared_intermediate_size) return;
+  shared_.emplace(granite_mlp(o.layer, o.hidden_size, *o.shared_intermediate_size, o.storage));
 }
 
 std::vector<nn::Linear*> GraniteMixture::linears() {
   if (!shared_) return {};
-  return {&shared_->input, &shared_->output};
+  return shared_->linears();
 }
 
 void GraniteMixture::append_parameters(std::vector<nn::Parameter*>& list) {
   router_.append_parameters(list);
   list.insert(list.end(), {&gate_up_, &down_});
   for (const nn::ExpertParameter* matrices : expert_parameters()) matrices->append_branch(list);
-  for (const nn::Linear* layer : linears()) layer->append_parameters(list);
-}
-
-at::Tensor GraniteMixture::add_shared(const nn::Remakable& normed, const at::Tensor& residual,
-                                      const nn::ForwardContext& context) {
-  const nn::Remakable gated =
-      nn::swiglu_of_halves(nn::linear_shared_input({&shared_->input}, normed, context)[0]);
-  if (multiplier_ == 1.0) return shared_->output.forward_add(gated, residual, context);
-  const at::Tensor y = nn::linear_shared_input({&shared_->output}, gated, context)[0];
-  return nn::add_scaled(residual, y, multiplier_, /*wants_output=*/true);
+  if (shared_) shared_->append_parameters(list);
 }
 
 at::Tensor GraniteMixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                                     const nn::ForwardContext& context) {
-  const at::Tensor base = shared_ ? add_shared(normed, residual, context) : residual;
+  std::optional<at::Tensor> shared;
+  if (shared_) shared = shared_->forward_last(normed, context);
   const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0];
   experts_.gate_up.branch = gate_up_matrices_.branch.get();
   experts_.down.branch = down_matrices_.branch.get();
-  return nn::add_fused_experts_last(experts_, normed, base, nn::route(logits, options_, context),
-                                    context);
-}
-
-MakeDecoderLayer make_granite_moe_layers(const GraniteMoeConfig& config) {
-  return [config](const LlamaConfig& llama, int64_t index, at::ScalarType storage,
-                  nn::Rope& rope) -> std::unique_ptr<DecoderLayer> {
-    auto mixture =
-        std::make_unique<GraniteMixture>(config, fmt::format("model.layers.{}", index), storage);
-    const ExtendedConfig layer{.llama = llama, .norms_come_first = true};
-    return std::make_unique<ExtendedDecoderLayer>(layer, index, storage, rope, std::move(mixture));
-  };
+  const at::Tensor sum = nn::add_fused_experts_last(
+      experts_, normed, shared, nn::route(logits, router_options_, context), context);
+  return nn::add_scaled(residual, sum, multiplier_, context.pass.wants_output);
 }
 
 }  // namespace strata::models

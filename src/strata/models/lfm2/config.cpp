@@ -142,8 +142,8 @@ Lfm2Config parse_lfm2_moe_config(const Json& json) {
   m.correction_name = config.boolean("use_expert_bias", true) ? "expert_bias" : "";
   m.is_no_target = true;
   check_router(m.sigmoid_router->experts_per_token, m.num_experts, "num_experts");
-  const int64_t first = config.optional_integer("num_dense_layers").value_or(2);
-  for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) m.has_experts.push_back(i >= first);
+  m.has_experts = layers_from(config.optional_integer("num_dense_layers").value_or(2),
+                              c.llama.num_hidden_layers);
   c.mixture = m;
   return c;
 }

@@ -37,20 +37,19 @@ nn::Remakable GatedFeedForward::gated(const nn::Remakable& normed,
   return nn::swiglu(gate_up[0], gate_up[1]);
 }
 
-at::Tensor GatedFeedForward::forward(const nn::Remakable& normed,
-                                     const nn::ForwardContext& context) {
-  return nn::linear_shared_input({&down_}, gated(normed, context), context)[0];
+at::Tensor GatedFeedForward::forward_last(const nn::Remakable& normed,
+                                          const nn::ForwardContext& context) {
+  const nn::Remakable inner = gated(normed, context);
+  // As in Llama's layer: where the result is not wanted, nothing is remade.
+  if (!context.pass.wants_output) return down_.forward_last(inner.value, context);
+  return nn::linear_shared_input({&down_}, inner, context)[0];
 }
 
 at::Tensor GatedFeedForward::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                                       const nn::ForwardContext& context) {
-  const nn::Remakable inner = gated(normed, context);
-  if (multiplier_ == 1.0) return down_.forward_add_last(inner, residual, context);
-  // As in Llama's layer: where the result is not wanted, nothing is remade.
-  const bool is_wanted = context.pass.wants_output;
-  const at::Tensor y = is_wanted ? nn::linear_shared_input({&down_}, inner, context)[0]
-                                 : down_.forward_last(inner.value, context);
-  return nn::add_scaled(residual, y, multiplier_, is_wanted);
+  if (multiplier_ == 1.0) return down_.forward_add_last(gated(normed, context), residual, context);
+  return nn::add_scaled(residual, forward_last(normed, context), multiplier_,
+                        context.pass.wants_output);
 }
 
 }  // namespace strata::models

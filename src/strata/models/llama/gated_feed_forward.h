@@ -27,8 +27,9 @@ class GatedFeedForward final : public FeedForward {
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;
-  // Of a layer that goes on with it: without the factor and the residual.
-  at::Tensor forward(const nn::Remakable& normed, const nn::ForwardContext& context);
+  // Of a layer that goes on with it: without the factor and the residual, of the right shape alone
+  // where the block's result is not wanted.
+  at::Tensor forward_last(const nn::Remakable& normed, const nn::ForwardContext& context);
 
  private:
   nn::Remakable gated(const nn::Remakable& normed, const nn::ForwardContext& context);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,18 @@ void refuse_router_noise(const ConfigReader& config);
 
 // The names of module and matrices in files of Mixtral and MiniMax-M2.
 void name_as_mixtral(MixtureConfig& c);
+
+// `count` experts of all tokens, which are one MLP.
+void add_shared_experts(MixtureConfig& c, int64_t count);
+
+// The layers from the `first` on.
+std::vector<bool> layers_from(int64_t first, int64_t num_layers);
+
+// sliding_window: a key that says null means none; only a missing one means `fallback`.
+std::optional<int64_t> read_window(const ConfigReader& config, std::optional<int64_t> fallback);
+// The windows of all layers, which `layer_types` may only repeat: the reference reads them nowhere.
+std::vector<int64_t> same_windows(const ConfigReader& config, const LlamaConfig& c,
+                                  std::optional<int64_t> window);
 
 // n_group and topk_group. FormatError unless they divide the experts into groups of `least_size` or
 // more, of which the chosen hold as many as a token has.

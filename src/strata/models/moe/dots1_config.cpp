@@ -68,12 +68,10 @@ MixtureConfig parse_dots1_config(const Json& json) {
   c.sigmoid_router =
       read_sigmoid_router(config, c.num_experts, {.experts_per_token = 1, .normalizes = false});
   c.wide_router = true;
-  c.shared_module = "shared_experts";
-  c.shared_has_gate = false;
-  c.shared_intermediate_size = c.intermediate_size * config.positive_integer("n_shared_experts", 1);
+  add_shared_experts(c, config.positive_integer("n_shared_experts", 1));
   require_not_null(config, "first_k_dense_replace");
-  const int64_t first = config.optional_integer("first_k_dense_replace").value_or(0);
-  for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
+  c.has_experts = layers_from(config.optional_integer("first_k_dense_replace").value_or(0),
+                              c.llama.num_hidden_layers);
   return c;
 }
 

@@ -67,24 +67,23 @@ MixtureConfig parse_ernie4_5_moe_config(const Json& json) {
   const ConfigReader config(json);
   MixtureConfig c;
   c.llama = parse_layers(config);
+  for (const char* key : {"moe_num_experts", "moe_k", "moe_norm_min", "moe_num_shared_experts"}) {
+    require_not_null(config, key);
+  }
   c.num_experts = read_num_experts(config, "moe_num_experts", 64, "num_experts");
   c.intermediate_size = config.positive_integer("moe_intermediate_size", 1536);
   c.corrected_router = {
       .experts_per_token = read_either(config, {"moe_k", "num_experts_per_tok"}, 6),
       .least_sum = config.positive_number("moe_norm_min", 1e-12)};
   check_router(c.corrected_router->experts_per_token, c.num_experts, "moe_num_experts");
-  require_not_null(config, "moe_num_shared_experts");
   if (config.optional_integer("moe_num_shared_experts").value_or(2) != 0) {
-    c.shared_intermediate_size =
-        c.intermediate_size * config.positive_integer("moe_num_shared_experts", 2);
+    add_shared_experts(c, config.positive_integer("moe_num_shared_experts", 2));
   }
   c.correction_name = "gate.moe_statics.e_score_correction_bias";
   c.correction_is_row = true;
   c.balances_logits = true;
   c.wide_router = true;
   c.router_comes_first = true;
-  c.shared_module = "shared_experts";
-  c.shared_has_gate = false;
   c.has_experts = read_expert_layers(config, c.llama.num_hidden_layers);
   return c;
 }

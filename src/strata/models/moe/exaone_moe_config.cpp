@@ -43,10 +43,7 @@ MixtureConfig parse_exaone_moe_config(const Json& json) {
                                          {.experts_per_token = 8, .normalizes = true, .scale = 2.5},
                                          "num_experts");
   c.wide_router = true;
-  c.shared_module = "shared_experts";
-  c.shared_has_gate = false;
-  c.shared_intermediate_size =
-      c.intermediate_size * config.positive_integer("num_shared_experts", 1);
+  add_shared_experts(c, config.positive_integer("num_shared_experts", 1));
   require_not_null(config, "first_k_dense_replace");
   c.has_experts = read_sparse_layers(config, c.llama.num_hidden_layers,
                                      config.optional_integer("first_k_dense_replace").value_or(1));

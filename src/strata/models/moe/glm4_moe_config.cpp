@@ -47,11 +47,10 @@ MixtureConfig parse_glm4_moe_config(const Json& json) {
   c.sigmoid_router =
       read_sigmoid_router(config, c.num_experts, {.experts_per_token = 8, .normalizes = true});
   c.wide_router = true;
-  c.shared_module = "shared_experts";
-  c.shared_has_gate = false;
-  c.shared_intermediate_size = c.intermediate_size * config.positive_integer("n_shared_experts", 1);
-  const int64_t first = config.optional_integer("first_k_dense_replace").value_or(1);
-  for (int64_t i = 0; i < c.llama.num_hidden_layers; ++i) c.has_experts.push_back(i >= first);
+  require_not_null(config, "first_k_dense_replace");
+  add_shared_experts(c, config.positive_integer("n_shared_experts", 1));
+  c.has_experts = layers_from(config.optional_integer("first_k_dense_replace").value_or(1),
+                              c.llama.num_hidden_layers);
   return c;
 }
 

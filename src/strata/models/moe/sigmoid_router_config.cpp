@@ -7,19 +7,6 @@
 
 namespace strata::models {
 
-void require_not_null(const ConfigReader& config, const std::string& key) {
-  if (!config.json().contains(key) || config.has(key)) return;
-  throw FormatError("config.json: found {} = None, expected a number; fix the file", key);
-}
-
-void require_text(const ConfigReader& config, const std::string& key, const std::string& expected) {
-  const std::string found = config.text(key, expected);
-  if (found == expected) return;
-  throw ConfigError(
-      "config.json: found {} \"{}\", expected \"{}\"; use a checkpoint whose experts are chosen so",
-      key, found, expected);
-}
-
 nn::ExpertGroups read_expert_groups(const ConfigReader& config, int64_t num_experts,
                                     int64_t experts_per_token, const nn::ExpertGroups& defaults,
                                     int64_t least_size, const std::string& key) {
@@ -72,11 +59,7 @@ int64_t read_num_prediction_layers(const ConfigReader& config) {
 
 std::vector<bool> read_sparse_layers(const ConfigReader& config, int64_t num_layers,
                                      int64_t num_dense) {
-  std::vector<bool> is_sparse;
-  if (!config.has("mlp_layer_types")) {
-    for (int64_t i = 0; i < num_layers; ++i) is_sparse.push_back(i >= num_dense);
-    return is_sparse;
-  }
+  if (!config.has("mlp_layer_types")) return layers_from(num_dense, num_layers);
   const Json& list = config.at("mlp_layer_types");
   const auto is_kind = [](const Json& entry) { return entry == "dense" || entry == "sparse"; };
   if (!list.is_array() || static_cast<int64_t>(list.size()) != num_layers ||
@@ -86,6 +69,7 @@ std::vector<bool> read_sparse_layers(const ConfigReader& config, int64_t num_lay
         "dense or sparse; fix the file",
         dump_python(list, /*indent=*/-1), num_layers);
   }
+  std::vector<bool> is_sparse;
   for (const Json& entry : list) is_sparse.push_back(entry == "sparse");
   return is_sparse;
 }

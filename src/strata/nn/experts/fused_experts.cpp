@@ -1,6 +1,7 @@
 #include "strata/nn/experts/fused_experts.h"
 
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -24,6 +25,7 @@ using torch::autograd::variable_list;
 struct FusedCall {
   FusedExperts experts;
   ExpertRows rows;
+  bool has_residual;
   bool wants_output;
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 };
@@ -240,17 +242,17 @@ ScaledInputGradients backward_scaled_in(const FusedCall& call, const at::Tensor&
 
 struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
   static at::Tensor forward(AutogradContext* context, FusedCall call, const at::Tensor& x,
-                            const at::Tensor& weights, const at::Tensor& residual) {
+                            const at::Tensor& weights, const std::optional<at::Tensor>& residual) {
     const FusedExperts& experts = call.experts;
     const bool scales = experts.scales_inputs;
     const at::Tensor input = spread(x, call.rows);
     if (scales) input.mul_(weights_of_rows(weights, call.rows).to(input.scalar_type()));
     const at::Tensor gate_up = project(call, input, experts.gate_up);
-    at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
+    at::Tensor y = at::empty_strided(x.sizes(), {0, 0}, x.options());
     if (call.wants_output) {
       const at::Tensor out = project(call, gated(gate_up, experts.gate), experts.down);
       y = ops::row_sums(out, call.rows.place, x.size(0), scales ? at::Tensor() : weights);
-      y.add_(residual);
+      if (call.has_residual) y.add_(*residual);
     }
     const bool keeps_input = scales || needs_input(experts.gate_up);
     if (!keeps_input) call.remake = nullptr;
@@ -263,28 +265,30 @@ struct FusedExpertsFunction : torch::autograd::Function<FusedExpertsFunction> {
     const auto call = take_state<FusedCall>(context);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor x = call.remake ? call.remake() : saved[0];
+    const at::Tensor dresidual = call.has_residual ? gradients[0] : at::Tensor();
     // Nobody else reads it, and a graph runs backward once: its memory takes the gradient.
     const at::Tensor dgate_up = saved[1].detach();
     if (call.experts.scales_inputs) {
       backward_unweighted_out(call, gradients[0], dgate_up);
       const bool wants_any = context->needs_input_grad(0) || context->needs_input_grad(1);
       const auto [dx, dweights] = backward_scaled_in(call, x, saved[2], dgate_up, wants_any);
-      return {at::Tensor(), dx, dweights, gradients[0]};
+      return {at::Tensor(), dx, dweights, dresidual};
     }
     const at::Tensor dweights = backward_out(call, gradients[0], saved[2], dgate_up);
     const bool wants_dx = context->needs_input_grad(0);
     const at::Tensor dx = backward_in(call, x, dgate_up, gradients[0].size(0), wants_dx);
-    return {at::Tensor(), dx, dweights, gradients[0]};
+    return {at::Tensor(), dx, dweights, dresidual};
   }
 };
 
 }  // namespace
 
 at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
-                                  const at::Tensor& residual, const Routing& routing,
+                                  const std::optional<at::Tensor>& residual, const Routing& routing,
                                   const ForwardContext& context) {
   FusedCall call{.experts = experts,
                  .rows = sort_by_expert(routing.experts, experts.num_experts()),
+                 .has_residual = residual.has_value(),
                  .wants_output = context.pass.wants_output};
   if (context.pass.remakes_inputs) call.remake = x.remake;
   return FusedExpertsFunction::apply(std::move(call), x.value, routing.weights, residual);

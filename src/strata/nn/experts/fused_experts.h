@@ -5,6 +5,7 @@
 // Llama4TextMoe.
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include <ATen/core/Tensor.h>
@@ -44,10 +45,11 @@ struct FusedExperts {
   int64_t num_experts() const { return gate_up.weight->shape()[0]; }
 };
 
-// As add_experts_last(). Memory: keeps 2 * S * intermediate elements, and x if gate_up or its
-// branch trains or inputs are scaled; of codes one expert's matrix is decoded at a time.
+// As add_experts_last(); without a residual the sum alone. Memory: keeps 2 * S * intermediate
+// elements, and x if gate_up or its branch trains or inputs are scaled; of codes one expert's
+// matrix is decoded at a time.
 at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
-                                  const at::Tensor& residual, const Routing& routing,
+                                  const std::optional<at::Tensor>& residual, const Routing& routing,
                                   const ForwardContext& context);
 
 }  // namespace strata::nn

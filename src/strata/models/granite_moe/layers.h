@@ -1,0 +1,13 @@
+// The layers of Granite's mixtures: the extended layer with a mixture in the place of the MLP.
+// Owns: that they are put together. Never: the order of a layer's operations
+// (llama/extended_layer.h).
+#pragma once
+
+#include "strata/models/granite_moe/config.h"
+#include "strata/models/llama/model.h"
+
+namespace strata::models {
+
+MakeDecoderLayer make_granite_moe_layers(const GraniteMoeConfig& config);
+
+}  // namespace strata::models
