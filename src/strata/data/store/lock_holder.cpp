@@ -10,6 +10,8 @@ namespace strata::data {
 namespace {
 
 constexpr std::chrono::seconds kBetweenSigns{5};
+// The usual 8 MiB count where the data of a process are limited (ulimit -d).
+constexpr size_t kStackBytes = size_t{256} << 10;
 // A process that was stopped itself has not waited meanwhile.
 constexpr double kLongestLook = 1;
 
@@ -34,15 +36,35 @@ HolderSigns::HolderSigns(const FileLock& lock) : lock_(lock) {
   note_.process = own_identity();
   give_sign(
       /*is_new=*/true);  // before those who wait take the note of who was here before for ours
-  thread_ = std::jthread([this](const std::stop_token& stop) {
-    std::unique_lock held(mutex_);
-    while (!wake_.wait_for(held, stop, kBetweenSigns, [&] { return stop.stop_requested(); })) {
-      give_sign(/*is_new=*/true);
-      held.unlock();
-      lock_.sync_note();
-      held.lock();
-    }
-  });
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setstacksize(&attributes, kStackBytes);
+  pthread_t thread{};
+  const auto run = [](void* self) -> void* {
+    static_cast<HolderSigns*>(self)->go_on_giving_signs();
+    return nullptr;
+  };
+  if (::pthread_create(&thread, &attributes, run, this) == 0) thread_ = thread;
+  ::pthread_attr_destroy(&attributes);
+}
+
+HolderSigns::~HolderSigns() {
+  {
+    const std::lock_guard held(mutex_);
+    is_at_end_ = true;
+  }
+  wake_.notify_all();
+  if (thread_) ::pthread_join(*thread_, nullptr);
+}
+
+void HolderSigns::go_on_giving_signs() {
+  std::unique_lock held(mutex_);
+  while (!wake_.wait_for(held, kBetweenSigns, [this] { return is_at_end_; })) {
+    give_sign(/*is_new=*/true);
+    held.unlock();
+    lock_.sync_note();
+    held.lock();
+  }
 }
 
 void HolderSigns::give_sign(bool is_new) {

@@ -2,13 +2,14 @@
 // Owns: the note in the lock's file. Never: the lock (base/file_lock.h).
 #pragma once
 
+#include <pthread.h>
+
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "strata/base/file_lock.h"
 #include "strata/base/owner_file.h"
@@ -30,16 +31,21 @@ struct HolderNote {
 class HolderSigns {
  public:
   explicit HolderSigns(const FileLock& lock);
+  ~HolderSigns();
+  HolderSigns(const HolderSigns&) = delete;
+  HolderSigns& operator=(const HolderSigns&) = delete;
   void tell(int64_t rows, double part);
 
  private:
   void give_sign(bool is_new);
+  void go_on_giving_signs();
 
   const FileLock& lock_;
   std::mutex mutex_;
-  std::condition_variable_any wake_;
+  std::condition_variable wake_;
   HolderNote note_;
-  std::jthread thread_;  // ends first
+  bool is_at_end_ = false;
+  std::optional<pthread_t> thread_;  // none: the system gave no further one
 };
 
 // Seconds without a sign of life.
