@@ -4,6 +4,7 @@ FREE_BYTES: how much room statvfs() finds in every folder. MEMINFO: the file tha
 /proc/meminfo. NO_LOCKS: flock() of a file `.lock` answers that the file system has no locks.
 NO_THREADS: pthread_create() finds no room for another thread.
 NO_SHARED_MAPS: mmap() of a file for reading gives no pages that others share, as some FUSE file systems.
+NO_WRITABLE_MAPS: a folder; of files in it mmap() gives no shared pages that can be written.
 FULL_WHILE: as long as there is a file of that name, no row of a `metrics.jsonl` finds room.
 """
 
@@ -61,6 +62,12 @@ static int is_named(int descriptor, const char* end) {
   ssize_t size = readlink(link, name, sizeof name - 1), length = strlen(end);
   return size > length && strcmp(name + size - length, end) == 0;
 }
+static int is_inside(int descriptor, const char* folder) {
+  char link[64], name[4096] = "";
+  snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
+  ssize_t size = readlink(link, name, sizeof name - 1), length = strlen(folder);
+  return size > length && strncmp(name, folder, length) == 0;
+}
 int flock(int descriptor, int operation) {
   int (*next)(int, int) = dlsym(RTLD_NEXT, "flock");
   if (getenv("NO_LOCKS") && is_named(descriptor, "/.lock")) {
@@ -72,6 +79,11 @@ int flock(int descriptor, int operation) {
 void* mmap(void* address, size_t size, int access, int kind, int descriptor, off_t offset) {
   void* (*next)(void*, size_t, int, int, int, off_t) = dlsym(RTLD_NEXT, "mmap");
   if (getenv("NO_SHARED_MAPS") && kind == MAP_SHARED && access == PROT_READ) {
+    errno = ENODEV;
+    return MAP_FAILED;
+  }
+  const char* folder = getenv("NO_WRITABLE_MAPS");
+  if (folder && kind == MAP_SHARED && (access & PROT_WRITE) && is_inside(descriptor, folder)) {
     errno = ENODEV;
     return MAP_FAILED;
   }

@@ -168,6 +168,38 @@ def test_machines_that_do_not_fit(first, second, message):
         assert re.match("error: " + message, err), err
 
 
+@pytest.mark.parametrize("address, own, state", [
+    ("localhost", ["--machine_rank", "0"], "1 of 2 machines are here"),
+    ("localhost", ["--machine_rank", "1"], r"no launcher of machine 0 yet \(connection refused\)"),
+    ("127.0.1.1", ["--machine_rank", "1"], r"no launcher of machine 0 yet \(connection refused\)"),
+    ("::1", ["--rdzv_backend", "c10d"], "1 of 2 machines are here"),
+])
+def test_an_address_that_no_other_machine_reaches_is_told_at_once(address, own, state):
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = str(probe.getsockname()[1])
+    process = subprocess.Popen(
+        [str(PROGRAM), "launch", *TWO_MACHINES, "--main_process_ip", address, "--main_process_port", port, *own,
+         "--no_python", "/bin/true"], stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        start = time.monotonic()
+        line = process.stderr.readline()
+        assert time.monotonic() - start < 8, "not the ten seconds after which others are looked for"
+    finally:
+        process.kill()
+        process.communicate()
+    assert re.match(rf"rendezvous {re.escape(address)}:{port}: {state}; {re.escape(address)} is each machine itself: where the "
+                    r"launchers are on several machines, give --main_process_ip the address that machine 0 has in the network "
+                    r"\(strata env lists it there\) on all of them; waiting up to 120 s$", line), line
+
+
+def test_an_address_to_listen_at_is_none_to_reach():
+    for address in ("0.0.0.0", "::"):
+        result = launch(*TWO_MACHINES, "--main_process_ip", address, "--no_python", "/bin/true")
+        assert result.returncode == 2
+        assert f'main_process_ip: found "{address}", at which one listens' in result.stderr, result.stderr
+
+
 def test_port_in_use_of_several_machines():
     with listener() as taken:
         port = taken.getsockname()[1]

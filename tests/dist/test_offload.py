@@ -165,6 +165,26 @@ def test_unfit_folder_is_an_error_on_start(inputs, wide, bare_mb, tmp_path, path
     assert output_files(tmp_path / "out") == []
 
 
+@pytest.mark.parametrize("place,named", [("parameters", "offload_param_nvme_path"),
+                                         ("state", "offload_optimizer_nvme_path")])
+def test_a_disk_without_shared_maps_is_an_error_on_start(inputs, disk, tmp_path, place, named):
+    (tmp_path / "data").mkdir()  # before data are read
+    (tmp_path / "data" / "train.jsonl").write_text("no row\n")
+    flags = dict(flags_of(inputs, tmp_path / "out", **in_files(disk, place)), dataset_name=tmp_path / "data")
+    process = start_strata(flags, 2, preloaded.variables(NO_WRITABLE_MAPS=disk))
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 2 and text.count(named) == 1, text
+    assert f"{named}: found {disk} on a file system without shared maps that can be written" in text
+    assert os.listdir(disk) == []
+
+
+def test_activations_need_no_shared_maps(inputs, disk, tmp_path):
+    flags = flags_of(inputs, tmp_path / "out", **in_files(disk, "activations"))
+    process = start_strata(flags, 1, preloaded.variables(NO_WRITABLE_MAPS=disk))
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, text
+
+
 @pytest.mark.parametrize("world,place,named,parts", [
     (1, "parameters", "offload_param_nvme_path", ["parameters"]),
     (2, "state", "offload_optimizer_nvme_path", ["optimizer state"]),

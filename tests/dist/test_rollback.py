@@ -3,6 +3,7 @@ import json
 import random
 import re
 import shutil
+import tempfile
 
 import pytest
 import safetensors.torch
@@ -10,7 +11,7 @@ import torch
 
 import killing
 from edited_checkpoints import set_step, spoil
-from running import base_flags, run_strata, run_strata_raw
+from running import BUILD, base_flags, run_strata, run_strata_raw
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,52 @@ def test_a_batch_that_is_not_finite_ends_the_run(poisoned, tmp_path):
     assert run.returncode == 1
     # Two ranks with a row each: step 3 holds rows 4 and 5.
     assert "step 3: found a loss of nan, expected a finite one, in rows 4, 5" in run.text
+    # Weights that were trained may have become so.
+    assert '; by now the weights hold nan in tensor "model.embed_tokens.weight" at [' in run.text
+
+
+BROKEN = {
+    "trained": ("model.layers.1.mlp.up_proj.weight", "nan", {}),
+    "whole_on_each_rank": ("model.norm.weight", "nan", dict(sharding_strategy="NO_SHARD")),
+    "frozen": ("model.layers.0.self_attn.q_proj.weight", "-inf",
+               dict(use_peft=True, lora_r=2, lora_target_modules=["v_proj"])),
+    "codes": ("model.layers.0.mlp.up_proj.weight", "inf", dict(use_peft=True, lora_r=2, load_in_8bit=True)),
+    "in_a_file": ("model.layers.1.mlp.up_proj.weight", "nan", dict(offload_param_device="nvme")),
+}
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_weight_of_the_base_that_is_not_finite_is_named(inputs, tmp_path, case, world):
+    """Rows and learning rate are not at fault; the last value of the tensor rests on the last rank."""
+    name, value, settings = BROKEN[case]
+    model = shutil.copytree(inputs.model("odd"), tmp_path / "model")
+    tensors = safetensors.torch.load_file(model / "model.safetensors")
+    tensors[name].view(-1)[-1] = float(value)
+    place = [size - 1 for size in tensors[name].shape]
+    safetensors.torch.save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    with tempfile.TemporaryDirectory(dir=BUILD) as disk:  # the tests' own folder may lie in memory
+        if "offload_param_device" in settings:
+            settings = {**settings, "offload_param_nvme_path": disk}
+        run = run_strata_raw(base_flags(model, inputs.data("messages"), tmp_path / "out", max_steps=3, **settings), world)
+    assert run.returncode == 1, run.text
+    found = re.search(r"error: step 1: found (.*)", run.text)[1]
+    named = re.escape(f'{model} holds ') + (r"(nan|-?inf) in tensor " if case == "codes" else f"{value} in tensor ") + \
+        re.escape(f'"{name}"' + ("" if case == "codes" else f" at {place}"))
+    assert re.search(named + ": neither the rows nor learning_rate is at fault; take another copy of the model", found), found
+    assert "lower learning_rate" not in run.text
+
+
+def test_evaluations_name_it_too(inputs, tmp_path):
+    model = shutil.copytree(inputs.model("odd"), tmp_path / "model")
+    tensors = safetensors.torch.load_file(model / "model.safetensors")
+    tensors["model.norm.weight"][3] = torch.nan
+    safetensors.torch.save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    run = run_strata_raw(base_flags(model, inputs.data("messages"), tmp_path / "out", max_steps=1, eval_on_start=True,
+                                    eval_strategy="steps"), 2)
+    assert re.search(r"warning: evaluation after step 0: found \d+ batch(es)? with a loss that is not finite, which eval_loss "
+                     rf'leaves out as Trainer\'s does; {re.escape(str(model))} holds nan in tensor "model.norm.weight" at \[3\]',
+                     run.text), run.text
 
 
 @pytest.mark.parametrize("accumulation,rows", [(1, "rows 4, 5"), (2, "rows 4, 5")])

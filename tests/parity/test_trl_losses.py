@@ -261,6 +261,24 @@ def test_evaluations_of_grouped_rows(inputs, tmp_path, settings):
     assert abs(found["group_by_length"] - found["sequential"]) > 3e-4
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_evaluation_batches_without_trained_tokens(inputs, tmp_path, smoothing):
+    """Nothing predicts a row's first token: a plain loss counts as 0, a smoothed one is 0 / 0 and left out."""
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [{"input_ids": [5 + i, 7, 9, 11 + i], "labels": [-100, 7, 9, 11 + i]} for i in range(8)]
+    (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows[3]["labels"] = [8, -100, -100, -100]
+    (data / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1, eval_strategy="steps", eval_steps=1,
+                       per_device_eval_batch_size=1, per_device_train_batch_size=1, label_smoothing_factor=smoothing)
+    run = run_strata(flags)
+    expected = [row["eval_loss"] for row in trl_reference.log_history(flags) if "eval_loss" in row]
+    found = [row["eval_loss"] for row in run.history if "eval_loss" in row]
+    assert len(found) == 1 and found == pytest.approx(expected, abs=1e-4)
+    assert ("found 1 batch (1 without a trained token) with a loss that is not finite" in run.text) == (smoothing > 0)
+
+
 def test_evaluation_batches_whose_loss_is_not_finite(inputs, tmp_path):
     """A token that only one evaluated row has is infinite in the frozen base; the mean is that of the other batches."""
     import shutil

@@ -23,25 +23,46 @@ std::string note_in(int file) {
   return note;
 }
 
-}  // namespace
-
-FileLock::FileLock(const std::filesystem::path& path, const WhileWaiting& while_waiting)
-    : file_(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
-  const int operation = while_waiting ? LOCK_EX | LOCK_NB : LOCK_EX;
-  int code = file_.get() < 0 ? -1 : 0;
-  if (code == 0) {
-    while ((code = ::flock(file_.get(), operation)) != 0) {
-      if (errno == EWOULDBLOCK) {
-        while_waiting(note_in(file_.get()));
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
-      } else if (errno != EINTR) {
-        break;
-      }
-    }
-  }
-  if (code == 0) return;
+[[noreturn]] void throw_unlocked(const std::filesystem::path& path) {
   throw IoError("{}: found {} when locking it, expected a writable file system with locks",
                 path.string(), errno_text(errno));
+}
+
+}  // namespace
+
+Descriptor FileLock::open_at(const std::filesystem::path& path) {
+  Descriptor file(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666));
+  if (file.get() < 0) throw_unlocked(path);
+  return file;
+}
+
+FileLock::FileLock(Descriptor file, const std::filesystem::path& path,
+                   const WhileWaiting& while_waiting)
+    : file_(std::move(file)) {
+  const int operation = while_waiting ? LOCK_EX | LOCK_NB : LOCK_EX;
+  while (::flock(file_.get(), operation) != 0) {
+    if (errno == EWOULDBLOCK) {
+      if (!while_waiting(note_in(file_.get()))) {
+        file_ = Descriptor();
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    } else if (errno != EINTR) {
+      throw_unlocked(path);
+    }
+  }
+}
+
+std::optional<FileLock> FileLock::wait_for(const std::filesystem::path& path,
+                                           const WhileWaiting& while_waiting) {
+  FileLock lock(open_at(path), path, while_waiting);
+  if (lock.file_.get() < 0) return std::nullopt;
+  return lock;
+}
+
+void FileLock::sync_note() const {
+  // Whoever cannot read it takes this process for one that gives no sign.
+  if (::fdatasync(file_.get()) != 0) errno = 0;
 }
 
 void FileLock::leave_note(std::string_view text) const {

@@ -30,9 +30,15 @@ std::string own_pid_namespace() {
   return fs::read_symlink("/proc/self/ns/pid", unknown).string();
 }
 
-// Field 22 of /proc/PID/stat; the second one is a name in brackets that may hold anything. Nothing
-// where there is no such process, or only what is left of one that its parent has not asked for.
-std::optional<int64_t> start_of(int64_t pid) {
+struct ProcessFacts {
+  char state = 'X';
+  int64_t start = 0;
+};
+
+// Fields 3 and 22 of /proc/PID/stat; the second one is a name in brackets that may hold anything.
+// Nothing where there is no such process, or only what is left of one that its parent has not asked
+// for.
+std::optional<ProcessFacts> facts_of(int64_t pid) {
   std::string stat;
   try {
     stat = read_file(fmt::format("/proc/{}/stat", pid));
@@ -41,36 +47,17 @@ std::optional<int64_t> start_of(int64_t pid) {
   }
   size_t at = stat.rfind(')');
   if (at == std::string::npos || at + 2 >= stat.size()) return std::nullopt;
-  const char state = stat[at + 2];
-  if (state == 'Z' || state == 'X') return std::nullopt;
+  ProcessFacts facts{.state = stat[at + 2]};
+  if (facts.state == 'Z' || facts.state == 'X') return std::nullopt;
   for (int field = 3; field <= 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
   if (at == std::string::npos) return std::nullopt;
-  int64_t start = 0;
-  std::from_chars(stat.data() + at + 1, stat.data() + stat.size(), start);
-  return start;
+  std::from_chars(stat.data() + at + 1, stat.data() + stat.size(), facts.start);
+  return facts;
 }
 
-std::string text_of(const ProcessIdentity& process) {
-  return Json{{"owner", process.text},
-              {"boot", process.boot},
-              {"pid_namespace", process.pid_namespace},
-              {"pid", process.pid},
-              {"start", process.start}}
-      .dump();
-}
-
-// Nothing for what is not whole, as between another process's creation of it and its first write.
-std::optional<ProcessIdentity> identity_in(const std::string& text, const std::string& name) {
-  try {
-    const Json json = parse_json(text, name);
-    return ProcessIdentity{.text = json.at("owner").get<std::string>(),
-                           .boot = json.at("boot").get<std::string>(),
-                           .pid_namespace = json.at("pid_namespace").get<std::string>(),
-                           .pid = json.at("pid").get<int64_t>(),
-                           .start = json.at("start").get<int64_t>()};
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
+bool is_seen_from_here(const ProcessIdentity& process) {
+  return !process.boot.empty() && process.boot == boot_of_this_machine() &&
+         !process.pid_namespace.empty() && process.pid_namespace == own_pid_namespace();
 }
 
 // Nothing where it has just been removed.
@@ -112,14 +99,42 @@ ProcessIdentity own_identity() {
           .boot = boot_of_this_machine(),
           .pid_namespace = own_pid_namespace(),
           .pid = ::getpid(),
-          .start = start_of(::getpid()).value_or(0)};
+          .start = facts_of(::getpid()).value_or(ProcessFacts()).start};
 }
 
 bool is_gone(const ProcessIdentity& process) {
-  if (process.boot.empty() || process.boot != boot_of_this_machine()) return false;
-  if (process.pid_namespace.empty() || process.pid_namespace != own_pid_namespace()) return false;
-  const std::optional<int64_t> start = start_of(process.pid);
-  return !start || *start != process.start;
+  if (!is_seen_from_here(process)) return false;
+  const std::optional<ProcessFacts> facts = facts_of(process.pid);
+  return !facts || facts->start != process.start;
+}
+
+bool is_stopped(const ProcessIdentity& process) {
+  if (!is_seen_from_here(process)) return false;
+  const std::optional<ProcessFacts> facts = facts_of(process.pid);
+  return facts && facts->start == process.start && (facts->state == 'T' || facts->state == 't');
+}
+
+std::string identity_text(const ProcessIdentity& process) {
+  return Json{{"owner", process.text},
+              {"boot", process.boot},
+              {"pid_namespace", process.pid_namespace},
+              {"pid", process.pid},
+              {"start", process.start}}
+      .dump();
+}
+
+// Nothing for what is not whole, as between another process's creation of it and its first write.
+std::optional<ProcessIdentity> read_identity(const std::string& text, const std::string& name) {
+  try {
+    const Json json = parse_json(text, name);
+    return ProcessIdentity{.text = json.at("owner").get<std::string>(),
+                           .boot = json.at("boot").get<std::string>(),
+                           .pid_namespace = json.at("pid_namespace").get<std::string>(),
+                           .pid = json.at("pid").get<int64_t>(),
+                           .start = json.at("start").get<int64_t>()};
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 bool is_still_named(const Descriptor& file, const fs::path& path) {
@@ -134,7 +149,7 @@ std::optional<OwnerFile> OwnerFile::make(const fs::path& path, std::string& hold
   for (int i = 0; i < kTries; ++i) {
     Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file.get() >= 0) {
-      const std::string text = text_of(own_identity());
+      const std::string text = identity_text(own_identity());
       if (write_fully(file.get(), std::as_bytes(std::span(text)), 0) != text.size()) {
         const int error = errno;
         ::unlink(path.c_str());
@@ -150,7 +165,7 @@ std::optional<OwnerFile> OwnerFile::make(const fs::path& path, std::string& hold
     }
     const std::optional<std::string> found = content_of(path);
     if (!found) continue;
-    const std::optional<ProcessIdentity> process = identity_in(*found, path.string());
+    const std::optional<ProcessIdentity> process = read_identity(*found, path.string());
     holder = process ? process->text : "a process that has not said its name";
     if (!process || !is_gone(*process) || !remove_left(path, *found)) return std::nullopt;
   }

@@ -27,6 +27,13 @@ ProcessIdentity own_identity();
 // another machine, or before the machine was started last, it cannot.
 bool is_gone(const ProcessIdentity& process);
 
+// True where this machine can tell that a signal (SIGSTOP, Ctrl-Z) or a debugger holds it.
+bool is_stopped(const ProcessIdentity& process);
+
+// A line of JSON, and what it says; nothing of a text that is not whole.
+std::string identity_text(const ProcessIdentity& process);
+std::optional<ProcessIdentity> read_identity(const std::string& text, const std::string& name);
+
 // Exclusive creation (O_EXCL) is what every file system has. Invariants: of any number of processes
 // one has the file; what a process leaves that was killed is taken over by the next one in its
 // place. Threads: one.

@@ -109,13 +109,15 @@ std::optional<int64_t> peak_with(const std::vector<const PlanChange*>& applied,
     if (!change->apply(changed, changed_place)) return std::nullopt;
   }
   try {
-    const train::RunPlan plan = plan_at(changed, changed_place, *changed_place.available);
+    const int64_t most = changed_place.available.value_or(std::numeric_limits<int64_t>::max());
+    const train::RunPlan plan = plan_at(changed, changed_place, most);
     return memory::peak_bytes(plan.memory.peak, changed_place.process_bytes + plan.scratch_bytes);
   } catch (const ConfigError&) {
     return std::nullopt;  // not with this model, such as codes over GPT-2's matrices
   }
 }
 
+// Requires: place.available.
 std::string nearest(const config::RunConfig& config, const PlannedPlace& place) {
   const std::vector<PlanChange> all = plan_changes();
   std::string text;
@@ -141,7 +143,7 @@ std::string nearest(const config::RunConfig& config, const PlannedPlace& place) 
   return text.empty() ? "  no one or two changes of settings fit; use many more ranks\n" : text;
 }
 
-// Where what no setting makes smaller is too large; empty: it is not.
+// Where what no setting makes smaller is too large; empty: it is not. Requires: place.available.
 std::string too_small_for_runtime(const PlannedPlace& place, const train::RunPlan& plan) {
   const int64_t fixed = place.process_bytes + plan.scratch_bytes;
   if (fixed < *place.available) return "";

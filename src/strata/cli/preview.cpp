@@ -320,6 +320,7 @@ int run_preview(const std::vector<std::string>& arguments) {
     return train::load_datasets(config, train::read_model_limits(config.model),
                                 {.progress = shown_preparation(),
                                  .download_progress = show_download,
+                                 .say = [](const std::string& line) { tell("{}\n", line); },
                                  .data_parallel_size = data_parallel_size(config)});
   });
   const Preview preview = PreviewMaker(config, sets).make();

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "strata/base/error.h"
+#include "strata/comm/tcp.h"
 
 namespace strata::comm {
 namespace {
@@ -110,6 +111,15 @@ class RollCall {
     return fmt::format("rendezvous {}:{}", options_.address, options_.port);
   }
 
+  // Ranks of one machine may well meet at such an address; those of others never do.
+  std::string of_this_machine_alone() const {
+    if (options_.address != "localhost" && !is_loopback(options_.address)) return "";
+    return fmt::format(
+        " ({} is each machine itself: a rank of another machine needs the address "
+        "that rank 0's has in the network)",
+        options_.address);
+  }
+
   std::string told_by(int rank) {
     try {
       return store_->get_to_str(key_of(rank));
@@ -142,7 +152,8 @@ class RollCall {
     const Reminder reminder(options_.patience, [this] {
       say("rank 0",
           "nobody answers there; start it, or give this rank the address and port at "
-          "which it listens");
+          "which it listens" +
+              of_this_machine_alone());
     });
     try {
       auto tcp = c10::make_intrusive<c10d::TCPStore>(options_.address, store);
@@ -209,7 +220,8 @@ class RollCall {
         if (is_time_to_speak()) {
           say(fmt::format("{} of {}", ranks_text(missing_from(rank)), options_.world_size),
               "not connected yet; start what is missing with this address and port, or look at "
-              "what it says");
+              "what it says" +
+                  of_this_machine_alone());
         }
         std::this_thread::sleep_for(milliseconds(5));
       }

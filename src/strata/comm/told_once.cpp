@@ -1,6 +1,8 @@
 #include "strata/comm/told_once.h"
 
-#include <array>
+#include <exception>
+
+#include <ATen/ops/full.h>
 
 #include "strata/comm/agreement.h"
 
@@ -22,26 +24,29 @@ void all_or_nothing_told_once(Group& group, const std::string& what,
   int exit_code = 1;
   std::exception_ptr failure;
   try {
-    all_or_nothing(group, what, [&] {
-      try {
-        work();
-      } catch (const Error& error) {
-        message = error.what();
-        exit_code = error.exit_code();
-        throw;
-      }
-    });
-    return;
+    work();
+  } catch (const Error& error) {
+    message = error.what();
+    exit_code = error.exit_code();
+    failure = std::current_exception();
   } catch (...) {
     failure = std::current_exception();
   }
-  std::array<double, 1> of_rank_0 = {mark_of(message)};
+  // 1 + the failing rank, and rank 0's mark: both in one, so that nobody waits again in a group in
+  // which a rank does not answer.
+  const double of_rank_0 = group.rank() == 0 ? mark_of(message) : 0;
+  at::Tensor told = at::full({2}, failure ? group.rank() + 1 : 0, at::kDouble);
+  told[1] = of_rank_0;
   try {
-    broadcast_numbers(group, of_rank_0);
+    group.all_reduce(told, Reduction::kMax)->wait();
   } catch (const std::exception&) {
+    if (!failure) throw;
     std::rethrow_exception(failure);  // a rank is gone; the cause is what counts
   }
-  if (group.rank() > 0 && !message.empty() && of_rank_0[0] == mark_of(message)) {
+  const auto failed_rank = static_cast<int>(told[0].item<double>()) - 1;
+  if (!failure && failed_rank < 0) return;
+  if (!failure) throw OtherRankFailed(what, failed_rank);
+  if (group.rank() > 0 && !message.empty() && told[1].item<double>() == mark_of(message)) {
     throw SameFailure(message, exit_code);
   }
   std::rethrow_exception(failure);

@@ -16,7 +16,8 @@ class SameFailure : public Error {
 };
 
 // all_or_nothing() (agreement.h) of work without collectives: a rank above 0 that fails with the
-// message of rank 0 throws SameFailure with it and its exit code.
+// message of rank 0 throws SameFailure with it and its exit code. One collective, whatever happens:
+// a rank that hangs or is gone costs one time-out.
 void all_or_nothing_told_once(Group& group, const std::string& what,
                               const std::function<void()>& work);
 

@@ -15,6 +15,7 @@
 #include "strata/base/text_distance.h"
 #include "strata/config/field_access.h"
 #include "strata/config/field_text.h"
+#include "strata/config/foreign_values.h"
 #include "strata/config/list_text.h"
 
 namespace strata::config {
@@ -33,6 +34,10 @@ bool is_none(std::string_view text) {
 
 [[noreturn]] void refuse(const Given& given, const std::string& found,
                          std::string_view advice = {}) {
+  const bool is_one = !given.value.is_null && given.value.items.size() == 1;
+  const std::string known =
+      is_one ? foreign_value_advice(*given.setting, given.value.items.front()) : "";
+  if (!known.empty()) advice = known;
   throw ConfigError("{}: found {}, expected {}{}{}", named_source(given), found,
                     expectation(*given.setting), advice.empty() ? "" : "; ", advice);
 }

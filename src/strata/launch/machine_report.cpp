@@ -73,28 +73,32 @@ std::vector<fs::path> group_folders(const SystemRoots& roots, const std::string&
   return folders;
 }
 
-// A value of memory.stat, "inactive_file 4096"; 0 when it is not there.
-uint64_t read_memory_stat(const fs::path& folder, const std::string& name) {
-  std::ifstream file(folder / "memory.stat");
+// What the kernel takes back before it ends a process of the group, as MemAvailable counts it for
+// the machine: pages of files, used lately or not (those in memory alone, of tmpfs, are in neither
+// list), and what it keeps of names and inodes. `prefix`: of sums over groups below.
+uint64_t read_reclaimable(const fs::path& folder, const std::string& prefix) {
+  std::ifstream file(folder / "memory.stat");  // "inactive_file 4096"
   std::string key;
+  uint64_t bytes = 0;
   for (uint64_t value = 0; file >> key >> value;) {
-    if (key == name) return value;
+    const bool is_own = key == prefix + "inactive_file" || key == prefix + "active_file";
+    if (is_own || key == "slab_reclaimable") bytes += value;
   }
-  return 0;
+  return bytes;
 }
 
 void read_memory_limit(const SystemRoots& roots, MemoryFacts& memory) {
   struct Names {
-    const char *controller, *limit, *used, *cache;
+    const char *controller, *limit, *used, *prefix;
   };
   for (const Names& names :
-       {Names{"", "memory.max", "memory.current", "inactive_file"},
-        Names{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}}) {
+       {Names{"", "memory.max", "memory.current", ""},
+        Names{"memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"}}) {
     for (const fs::path& folder : group_folders(roots, names.controller)) {
       const uint64_t limit = read_limit(folder / names.limit);
       if (limit == 0) continue;
       const uint64_t used = read_limit(folder / names.used);
-      const uint64_t kept = used - std::min(used, read_memory_stat(folder, names.cache));
+      const uint64_t kept = used - std::min(used, read_reclaimable(folder, names.prefix));
       const uint64_t room = limit - std::min(limit, kept);
       if (memory.room_folder.empty() || room < memory.room_bytes) {
         memory.room_folder = folder;

@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::chrono::seconds kFirstWord{10}, kLaterWords{60};
+constexpr std::chrono::seconds kEarlyWord{2}, kFirstWord{10}, kLaterWords{60};
 // Anyone can reach the port. Who says nothing for so long goes first when there is no more room: no
 // more descriptors, or so many links beside those of the machines.
 constexpr std::chrono::seconds kTimeToJoin{1};
@@ -69,8 +69,15 @@ Round Meeting::begin_round(int attempt) {
   if (!is_over_) failure_.reset();
   has_ended_ = is_done_ = false;
   num_ended_ = 0;
-  next_word_ = Clock::now() + kFirstWord;
-  return is_host() ? host_round(attempt) : guest_round(attempt);
+  next_word_ = Clock::now() + (options_.only_here.empty() ? kFirstWord : kEarlyWord);
+  Round round = is_host() ? host_round(attempt) : guest_round(attempt);
+  have_met_ = true;
+  return round;
+}
+
+std::chrono::seconds Meeting::join_timeout() const {
+  return have_met_ ? options_.join_timeout
+                   : options_.first_join_timeout.value_or(options_.join_timeout);
 }
 
 int Meeting::num_joined() const {
@@ -78,11 +85,15 @@ int Meeting::num_joined() const {
       std::ranges::count_if(links_, [](const auto& link) { return link->wants_round; }));
 }
 
+std::string Meeting::caution() const {
+  return options_.only_here.empty() ? "" : "; " + options_.only_here;
+}
+
 void Meeting::say_whom_it_waits_for(const std::string& state) {
   if (!options_.say || Clock::now() < next_word_) return;
   next_word_ = Clock::now() + kLaterWords;
-  options_.say(fmt::format("rendezvous {}:{}: {}; waiting up to {} s", options_.address,
-                           options_.port, state, options_.join_timeout.count()));
+  options_.say(fmt::format("rendezvous {}:{}: {}{}; waiting up to {} s", options_.address,
+                           options_.port, state, caution(), join_timeout().count()));
 }
 
 Round Meeting::host_round(int attempt) {
@@ -106,14 +117,14 @@ Round Meeting::host_round(int attempt) {
 }
 
 void Meeting::gather_machines() {
-  const auto deadline = Clock::now() + options_.join_timeout;
+  const auto deadline = Clock::now() + join_timeout();
   while (num_joined() < options_.num_machines - 1) {
     if (Clock::now() >= deadline) {
       throw CommError(
           "rendezvous {}:{}: found {} of {} machines after {} s, expected all; start the others, "
-          "or raise rdzv_conf join_timeout",
+          "or raise rdzv_conf join_timeout{}",
           options_.address, options_.port, num_joined() + 1, options_.num_machines,
-          options_.join_timeout.count());
+          join_timeout().count(), caution());
     }
     say_whom_it_waits_for(
         fmt::format("{} of {} machines are here", num_joined() + 1, options_.num_machines));
@@ -152,7 +163,7 @@ void Meeting::tell_start(const Round& round) {
 }
 
 Round Meeting::guest_round(int attempt) {
-  const auto deadline = Clock::now() + options_.join_timeout;
+  const auto deadline = Clock::now() + join_timeout();
   const auto require_host = [this] {
     if (!links_.empty() && !is_over_) return;
     throw CommError("rendezvous {}:{}: found the run ended by its host{}, expected a start",
@@ -170,8 +181,9 @@ Round Meeting::guest_round(int attempt) {
     if (Clock::now() >= deadline) {
       throw CommError(
           "rendezvous {}:{}: found not all of {} machines after {} s, expected them; start the "
-          "others, or raise rdzv_conf join_timeout",
-          options_.address, options_.port, options_.num_machines, options_.join_timeout.count());
+          "others, or raise rdzv_conf join_timeout{}",
+          options_.address, options_.port, options_.num_machines, join_timeout().count(),
+          caution());
     }
     say_whom_it_waits_for(fmt::format("not all of {} machines are here", options_.num_machines));
     wait_for_any(descriptors(), std::min(deadline, next_word_));
@@ -184,7 +196,7 @@ Round Meeting::guest_round(int attempt) {
 }
 
 void Meeting::connect_to_host() {
-  const auto deadline = Clock::now() + options_.join_timeout;
+  const auto deadline = Clock::now() + join_timeout();
   std::string reason = "no address";
   do {
     if (auto wire = connect_to(options_.address, options_.port, reason)) {
@@ -197,8 +209,8 @@ void Meeting::connect_to_host() {
   } while (Clock::now() < deadline);
   throw CommError(
       "rendezvous {}:{}: found no host ({}) for {} s, expected the launcher of machine 0; check "
-      "main_process_ip and main_process_port",
-      options_.address, options_.port, reason, options_.join_timeout.count());
+      "main_process_ip and main_process_port{}",
+      options_.address, options_.port, reason, join_timeout().count(), caution());
 }
 
 void Meeting::add_link(JsonLink wire, const std::string& name) {

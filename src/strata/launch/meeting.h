@@ -26,6 +26,10 @@ struct MeetingOptions {
   // What must be equal on all machines; compared when they meet.
   std::string settings;
   std::chrono::seconds join_timeout{600};
+  // Why no other machine's launcher can come, with what to do; said early. Empty: they can.
+  std::string only_here = {};
+  // In place of join_timeout until all have met once.
+  std::optional<std::chrono::seconds> first_join_timeout = {};
   // Empty: this machine serves when the address is its own and the port is free.
   std::optional<bool> is_host;
   // This machine's number; empty: the host gives it.
@@ -92,6 +96,8 @@ class Meeting {
   void accept_links();
   void make_room();
   int num_joined() const;
+  std::chrono::seconds join_timeout() const;
+  std::string caution() const;  // for the end of a sentence; empty: none
   void check_end();
   std::string problem_with(const LauncherLink& link, const Json& message);
   void say_whom_it_waits_for(const std::string& state);
@@ -122,6 +128,7 @@ class Meeting {
   int failure_code_ = 1;
   bool is_over_ = false;
   bool is_gathering_ = false;  // of the host: it waits for all to begin a round
+  bool have_met_ = false;      // all, once
   bool has_ended_ = false, is_done_ = false;
   int num_ended_ = 0;  // of the others, in this round
   std::chrono::steady_clock::time_point next_word_;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "strata/base/error.h"
+#include "strata/launch/address.h"
 #include "strata/launch/rendezvous_conf.h"
 
 namespace strata::launch {
@@ -120,12 +121,18 @@ int settle_processes(const config::LaunchConfig& config, const MachineFacts& mac
 
 void require_reachable(const config::LaunchConfig& config) {
   const std::string& address = config.main_process_ip;
-  if (config.num_machines == 1 || (!address.empty() && address != "127.0.0.1")) return;
+  if (config.num_machines == 1) return;
+  // That of the default cannot be told from one that was given.
+  const bool listens = is_for_listening_only(address);
+  if (!address.empty() && address != "127.0.0.1" && !listens) return;
+  const std::string fault = address.empty() ? ""
+                            : listens ? ", at which one listens and which leads to no machine,"
+                                      : ", which is each machine itself,";
   throw ConfigError(
       "main_process_ip: found \"{}\"{} with num_machines {}, expected the address of machine 0 as "
       "the others see it; give --main_process_ip the address of its network interface (strata env "
       "lists them), also for several launchers on one machine",
-      address, address.empty() ? "" : ", which is each machine itself,", config.num_machines);
+      address, fault, config.num_machines);
 }
 
 [[noreturn]] void refuse_tee(const std::string& text, const std::string& why) {

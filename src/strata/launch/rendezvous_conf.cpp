@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
+#include "strata/launch/address.h"
 
 namespace strata::launch {
 namespace {
@@ -12,6 +13,8 @@ namespace {
 constexpr int kPortOfMeeting = 29500;  // accelerate's
 // torchrun's for its static kind.
 constexpr std::chrono::seconds kStaticJoinTimeout{900};
+// Launchers of one machine are started by one script, or by hand in two windows.
+constexpr std::chrono::seconds kJoinTimeoutOfOneMachine{120};
 
 int positive_number(const std::string& key, const std::string& value) {
   int number = 0;
@@ -27,6 +30,21 @@ bool truth(const std::string& key, std::string value) {
   if (value == "true" || value == "1" || value == "yes") return true;
   if (value == "false" || value == "0" || value == "no") return false;
   throw ConfigError("rdzv_conf: found \"{}\" for {}, expected true or false", value, key);
+}
+
+// Why only launchers of this machine can come; empty: others can.
+std::string why_only_here(const MeetingOptions& options) {
+  std::string fault;
+  if (means_each_machine_itself(options.address)) {
+    fault = options.address + " is each machine itself";
+  } else if (options.is_host == false && is_address_of_this_machine(options.address)) {
+    fault = fmt::format("{} is this machine, not another one", options.address);
+  } else {
+    return "";
+  }
+  return fault +
+         ": where the launchers are on several machines, give --main_process_ip the address that "
+         "machine 0 has in the network (strata env lists it there) on all of them";
 }
 
 }  // namespace
@@ -82,7 +100,12 @@ MeetingOptions meeting_options(const config::LaunchConfig& config, int world_siz
   } else {
     options.is_host = conf.is_host;
   }
-  if (conf.join_timeout) options.join_timeout = *conf.join_timeout;
+  options.only_here = why_only_here(options);
+  if (conf.join_timeout) {
+    options.join_timeout = *conf.join_timeout;
+  } else if (means_each_machine_itself(options.address)) {
+    options.first_join_timeout = kJoinTimeoutOfOneMachine;
+  }
   return options;
 }
 

@@ -11,6 +11,7 @@ DeviceMemory device_memory(c10::Device device) {
   constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   memory.allocated = stats.allocated_bytes[kAll].current;
   memory.allocated_peak = stats.allocated_bytes[kAll].peak;
+  memory.reserved = stats.reserved_bytes[kAll].current;
   memory.reserved_peak = stats.reserved_bytes[kAll].peak;
   const auto [free, total] = at::accelerator::getMemoryInfo(device.index());
   memory.free = static_cast<int64_t>(free);

@@ -15,7 +15,8 @@ namespace strata::memory {
 struct DeviceMemory {
   int64_t allocated = 0;       // in tensors now
   int64_t allocated_peak = 0;  // at most since the start or reset_device_peak()
-  int64_t reserved_peak = 0;   // the same with what the allocator kept for later
+  int64_t reserved = 0;        // now, with what the allocator keeps for later
+  int64_t reserved_peak = 0;   // the same at most
   int64_t free = 0;            // of the device, for anybody
   int64_t total = 0;
 };

@@ -53,6 +53,8 @@ struct LoadDatasetsOptions {
   // read, from 0 to 1.
   std::function<void(const std::string&, int64_t, double)> progress = {};
   hf::DownloadProgress download_progress = {};
+  // Told, in a line for people, for whom this process waits; may be empty.
+  std::function<void(const std::string&)> say = {};
   int data_parallel_size = 1;  // with dataset_streaming it tells how many rows max_steps will use
 };
 

@@ -162,6 +162,7 @@ Datasets fetch_and_prepare(const config::RunConfig& config, comm::Mesh& mesh, at
     datasets = load_datasets(config, read_model_limits(config.model),
                              {.progress = line.row_progress(),
                               .download_progress = show_download,
+                              .say = line.lines(),
                               .data_parallel_size = mesh.data_parallel_size()});
   });
   return datasets;

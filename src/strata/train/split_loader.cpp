@@ -175,9 +175,11 @@ data::TokenStore SplitLoader::load(data::DataRequest request, const std::string&
                                    data::PrepareOptions options) const {
   request.split = split;
   options.subject = fmt::format("{} split of {}", split, request.names);
-  data::SharedProgress progress([&](int64_t rows, double part) {
-    if (wanted_.progress) wanted_.progress(options.subject, rows, part);
-  });
+  data::SharedProgress progress(
+      [&](int64_t rows, double part) {
+        if (wanted_.progress) wanted_.progress(options.subject, rows, part);
+      },
+      wanted_.say);
   options.progress = [&progress](int64_t rows, double part) { progress.tell(rows, part); };
   const text::ChatTemplate* chat = sets_.chat_template ? &*sets_.chat_template : nullptr;
   const auto make = [&](data::TokenWriter& writer) {

@@ -8,8 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/base/error.h"
 #include "strata/config/describe.h"
 #include "strata/config/foreign_names.h"
+#include "strata/config/foreign_values.h"
 #include "strata/config/serialize.h"
 #include "strata/config/value.h"
 
@@ -39,6 +41,47 @@ TEST(SettingsTable, NamesOfOtherProgramsAreNoSettingsAndLeadToOne) {
       EXPECT_NE(find_setting(foreign.setting), nullptr);
     }
   }
+}
+
+// What a message says of another program's value must be a value here, and the value itself none.
+TEST(SettingsTable, ValuesOfOtherProgramsAreRefusedAndLeadToOne) {
+  std::set<std::pair<std::string_view, std::string_view>> seen;
+  for (const ForeignValue& foreign : foreign_values()) {
+    SCOPED_TRACE(fmt::format("{} {}", foreign.setting, foreign.value));
+    EXPECT_TRUE(seen.insert({foreign.setting, foreign.value}).second);
+    const Setting* setting = find_setting(foreign.setting);
+    ASSERT_NE(setting, nullptr);
+    EXPECT_EQ(setting->name, foreign.setting) << "not an alias";
+    EXPECT_FALSE(foreign.use.empty() && foreign.advice.empty());
+    const auto set = [&](std::string_view value) {
+      canonical_text(make_given(std::string(foreign.setting), std::string(value), {}));
+    };
+    if (!foreign.use.empty()) {
+      EXPECT_NO_THROW(set(foreign.use));
+    }
+    try {
+      set(foreign.value);
+      ADD_FAILURE() << "it is a value";
+    } catch (const ConfigError& error) {
+      const std::string advice = foreign_value_advice(*setting, foreign.value);
+      EXPECT_NE(std::string(error.what()).find("; " + advice), std::string::npos) << error.what();
+      EXPECT_EQ(advice.find('{') != std::string::npos, advice.find('}') != std::string::npos);
+    }
+  }
+}
+
+TEST(SettingsTable, EnumsOfPythonAndOtherSpellingsLeadToTheValue) {
+  const auto advice = [](const char* name, const char* value) {
+    return foreign_value_advice(*find_setting(name), value);
+  };
+  EXPECT_EQ(advice("lr_scheduler_type", "WSD"),
+            "use warmup_stable_decay, with lr_scheduler_kwargs {\"num_decay_steps\": N}");
+  EXPECT_EQ(advice("lr_scheduler_type", "cosine-with-warmup"), "use cosine with warmup_steps");
+  EXPECT_EQ(advice("lr_scheduler_type", "SchedulerType.WARMUP_STABLE_DECAY"),
+            "use warmup_stable_decay");
+  EXPECT_EQ(advice("optim", "OptimizerNames.ADAMW_TORCH"), "use adamw_torch");
+  EXPECT_EQ(advice("optim", "a.b"), "");
+  EXPECT_EQ(advice("seed", "wsd"), "");
 }
 
 TEST(SettingsTable, EveryRecordIsComplete) {

@@ -23,6 +23,7 @@ namespace {
 using strata::testing::TemporaryFolder;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 Dataset make_dataset() {
   Dataset dataset;
@@ -346,11 +347,77 @@ TEST(TokenCache, WhoWaitsShowsHowFarTheOtherIs) {
   int status = 0;
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
-  // The next one that makes the set begins without what this one told.
-  EXPECT_EQ(read_file(folder / "k.lock"), "1234567 0.2500");
+  // Whoever has the lock next begins without what this one told.
   std::filesystem::remove(folder / "k.tokens");
   load_or_make_tokens(folder.path(), "k", write_dataset, &progress);
-  EXPECT_EQ(read_file(folder / "k.lock"), "");
+  EXPECT_THAT(read_file(folder / "k.lock"), StartsWith("0 0.0000 1 {\"owner\""));
+}
+
+// Made by a child that holds the lock and does not go on.
+TEST(TokenCache, WhoIsStoppedIsNamedAndNotWaitedForWithoutEnd) {
+  const TemporaryFolder folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    load_or_make_tokens(folder.path(), "k", [&](TokenWriter& writer) {
+      ::raise(SIGSTOP);
+      return write_dataset(writer);
+    });
+    _exit(std::filesystem::exists(folder / "k.tokens") ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  std::vector<std::string> said;
+  SharedProgress progress({}, [&](const std::string& line) { said.push_back(line); });
+  const HolderPatience patience{.first_word_stopped = 0.2, .longest_stopped = 1};
+  const CachedTokens tokens =
+      load_or_make_tokens(folder.path(), "k", write_dataset, &progress, patience);
+  EXPECT_FALSE(tokens.was_cached);
+  EXPECT_EQ(tokens.note, "");
+  expect_equal(tokens.store, make_dataset());
+  ASSERT_GE(said.size(), 3u);
+  EXPECT_THAT(said[0], HasSubstr(fmt::format("k.tokens: waiting for process {} on {} since", child,
+                                             host_name())));
+  EXPECT_THAT(said[0], HasSubstr("which a signal has stopped, to prepare these rows"));
+  EXPECT_THAT(said.back(), HasSubstr("this run prepares these rows itself"));
+  EXPECT_LE(said.size(), 5u) << "at growing intervals";
+  // The set that is there; the other one ends well, too.
+  EXPECT_TRUE(load_or_make_tokens(folder.path(), "k", write_dataset).was_cached);
+  kill(child, SIGCONT);
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(load_or_make_tokens(folder.path(), "k", write_dataset).was_cached);
+}
+
+// Those who have given up on the same one do not all prepare the set.
+TEST(TokenCache, OfThoseWhoGaveUpOneMakesIt) {
+  const TemporaryFolder folder;
+  const FileLock silent(folder / "k.lock");
+  const HolderPatience patience{.first_word = 0.2, .longest = 0.6};
+  std::vector<pid_t> children;
+  for (int i = 0; i < 3; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const CachedTokens tokens = load_or_make_tokens(
+          folder.path(), "k",
+          [](TokenWriter& w) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            return write_dataset(w);
+          },
+          nullptr, patience);
+      _exit(tokens.store.size() != 3 ? 2 : tokens.was_cached ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  int made = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_LT(WEXITSTATUS(status), 2);
+    made += WEXITSTATUS(status);
+  }
+  EXPECT_EQ(made, 1);
 }
 
 TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {

@@ -48,7 +48,7 @@ TEST_F(KernelFiles, LimitsOfVersion2AreTheSmallestOnTheWayUp) {
   write("sys/fs/cgroup/a/memory.current", "1024\n");
   write("sys/fs/cgroup/memory.max", "8192\n");
   // The tightest is not the smallest: what files keep in memory can be dropped.
-  write("sys/fs/cgroup/a/memory.stat", "anon 24\ninactive_file 1000\n");
+  write("sys/fs/cgroup/a/memory.stat", "anon 24\nfile 1000\ninactive_file 700\nactive_file 300\n");
   write("sys/fs/cgroup/memory.current", "7000\n");
   write("sys/fs/cgroup/a/b/cpu.max", "150000 100000\n");
   write("sys/fs/cgroup/a/cpu.max", "max 100000\n");
@@ -62,11 +62,29 @@ TEST_F(KernelFiles, LimitsOfVersion2AreTheSmallestOnTheWayUp) {
   EXPECT_DOUBLE_EQ(read_cpu(roots()).quota_cores, 1.5);
 }
 
+// Files that were read twice, such as a model's, are active; shmem is no file's, nor are locked
+// pages.
+TEST_F(KernelFiles, WhatTheKernelTakesBackIsRoom) {
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "10000\n");
+  write("sys/fs/cgroup/memory.current", "9000\n");
+  write("sys/fs/cgroup/memory.stat",
+        "anon 1000\nfile 7500\nkernel_stack 16\nshmem 500\nfile_mapped 6000\ninactive_anon 1500\n"
+        "active_anon 0\ninactive_file 2000\nactive_file 4000\nunevictable 1000\n"
+        "slab_reclaimable 300\nslab_unreclaimable 100\nslab 400\n");
+  EXPECT_EQ(read_memory(roots()).room_bytes, 10000u - 9000u + 2000u + 4000u + 300u);
+  // More than is in use cannot come back: the two files are not read at one moment.
+  write("sys/fs/cgroup/memory.stat", "inactive_file 20000\n");
+  EXPECT_EQ(read_memory(roots()).room_bytes, 10000u);
+}
+
 TEST_F(KernelFiles, LimitsOfVersion1) {
   write("proc/self/cgroup", "9:name=systemd:/\n4:memory:/job\n3:cpu,cpuacct:/job\n0::/\n");
   write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "4096\n");
   write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "4000\n");
-  write("sys/fs/cgroup/memory/job/memory.stat", "inactive_file 7\ntotal_inactive_file 1000\n");
+  write("sys/fs/cgroup/memory/job/memory.stat",
+        "inactive_file 7\nactive_file 5\ntotal_inactive_file 600\n"
+        "total_active_file 400\n");
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "200000\n");
   write("sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "100000\n");

@@ -96,6 +96,71 @@ TEST_F(Machines, TheFreeAddressOfThisMachineMakesAHost) {
   EXPECT_EQ(second.get(), 1);
 }
 
+TEST_F(Machines, AtAnAddressOfThisMachineAloneAreToldSoEarly) {
+  for (const bool is_host : {false, true}) {
+    std::vector<std::string> said;
+    MeetingOptions alone = options(is_host);
+    alone.address = "localhost";
+    alone.only_here = "localhost is each machine itself";
+    alone.first_join_timeout = std::chrono::seconds(3);
+    alone.say = [&](const std::string& line) { said.push_back(line); };
+    Meeting meeting(alone);
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THAT(error_of([&] { meeting.begin_round(0); }),
+                HasSubstr("; localhost is each machine itself"));
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6)) << "of 10";
+    ASSERT_EQ(said.size(), 1u);
+    EXPECT_THAT(said[0],
+                HasSubstr(is_host ? "1 of 2 machines are here; localhost is each machine"
+                                  : "localhost is each machine itself; waiting up to 3 s"));
+  }
+}
+
+// Machines that have met once may wait for one that comes again.
+TEST_F(Machines, HaveTheLongTimeOnceTheyHaveMet) {
+  MeetingOptions short_first = options(true);
+  short_first.first_join_timeout = std::chrono::seconds(2);
+  Meeting host(short_first);
+  {
+    auto guest = std::make_unique<Meeting>(options(false));
+    auto round = std::async(std::launch::async, [&] { return guest->begin_round(0); });
+    host.begin_round(0);
+    round.get();
+  }
+  auto late = std::async(std::launch::async, [this] {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    return Meeting(options(false)).begin_round(1).attempt;
+  });
+  EXPECT_EQ(host.begin_round(1).attempt, 1);
+  EXPECT_EQ(late.get(), 1);
+}
+
+TEST(MeetingOptionsOf, AnAddressThatOnlyThisMachineReaches) {
+  const auto of = [](const std::string& address, int rank, const std::string& conf = "") {
+    return meeting_options({.main_process_ip = address,
+                            .num_machines = 2,
+                            .machine_rank = rank,
+                            .rdzv_backend = config::RendezvousBackend::kStatic,
+                            .rdzv_conf = conf},
+                           2, "");
+  };
+  for (const char* address : {"localhost", "LOCALHOST", "a.localhost", "127.0.1.1", "127.1", "::1",
+                              "::ffff:127.0.0.1", "ip6-localhost"}) {
+    for (const int rank : {0, 1}) {
+      const MeetingOptions options = of(address, rank);
+      EXPECT_THAT(options.only_here, HasSubstr(std::string(address) + " is each machine itself"));
+      EXPECT_EQ(options.first_join_timeout, std::chrono::seconds(120));
+      EXPECT_EQ(options.join_timeout, std::chrono::seconds(900));
+    }
+    EXPECT_FALSE(of(address, 1, "join_timeout=5").first_join_timeout) << "what is given counts";
+  }
+  for (const char* address : {"10.255.255.1", "2001:db8::1", "1.2.3.4"}) {
+    const MeetingOptions options = of(address, 1);
+    EXPECT_EQ(options.only_here, "") << address;
+    EXPECT_FALSE(options.first_join_timeout);
+  }
+}
+
 TEST_F(Machines, FailTogetherAndStartAgain) {
   Meeting host(options(true, 3));
   Meeting one(options(false, 3)), two(options(false, 3));

@@ -84,6 +84,13 @@ TEST(LaunchPlan, WrongNumbersAreErrors) {
   EXPECT_THAT(error_of({.num_processes = 4, .num_machines = 2}),
               HasSubstr("main_process_ip: found \"127.0.0.1\", which is each machine itself, with "
                         "num_machines 2"));
+  for (const char* none : {"0.0.0.0", "::", "0"}) {
+    EXPECT_THAT(error_of({.num_processes = 4, .main_process_ip = none, .num_machines = 2}),
+                HasSubstr(fmt::format("main_process_ip: found \"{}\", at which one listens and "
+                                      "which leads to no machine, with num_machines 2",
+                                      none)));
+    EXPECT_EQ(error_of({.num_processes = 4, .main_process_ip = none}), "no error");
+  }
   EXPECT_THAT(error_of({.num_processes = 3, .main_process_ip = "a", .num_machines = 2}),
               HasSubstr("num_processes: found 3, expected a multiple of num_machines (2)"));
 }

@@ -82,16 +82,26 @@ void remove_old(const fs::path& folder) {
   }
 }
 
-// What a process of this machine writes to. Of others nobody knows: some file systems lock a file
-// on each machine alone.
-std::string unfinished_prefix(const fs::path& path) {
-  return fmt::format("{}.tmp-{}-", path.filename().string(), host_name());
+// Who waits for a process that gives no sign of life waits on with others of his kind: of them one
+// makes the set, too. More than so many holders in a row that all fall silent have another cause.
+constexpr int kLocks = 3;
+
+fs::path lock_path(const fs::path& folder, const std::string& key, int number) {
+  return folder / (number == 0 ? key + ".lock" : fmt::format("{}.{}.lock", key, number + 1));
 }
 
-// Of a start that was interrupted. Requires: the lock of the key, so that nobody writes to them.
-void remove_unfinished(const fs::path& path) {
+// What a process of this machine writes to that holds that lock. Of others nobody knows: some file
+// systems lock a file on each machine alone.
+std::string unfinished_prefix(const fs::path& path, int lock) {
+  const std::string name = path.filename().string();
+  return fmt::format("{}.tmp-{}-", lock == 0 ? name : fmt::format("{}.{}", name, lock + 1),
+                     host_name());
+}
+
+// Of a start that was interrupted. Requires: that lock of the key, so that nobody writes to them.
+void remove_unfinished(const fs::path& path, int lock) {
   std::error_code error;
-  const std::string start = unfinished_prefix(path);
+  const std::string start = unfinished_prefix(path, lock);
   for (fs::directory_iterator it(path.parent_path(), error), end; !error && it != end;
        it.increment(error)) {
     if (it->path().filename().string().starts_with(start)) fs::remove(it->path(), error);
@@ -101,10 +111,10 @@ void remove_unfinished(const fs::path& path) {
 
 // Makes the set under its name, whole or not at all. Returns why the file could not be written;
 // empty: it was.
-std::string keep_tokens(const fs::path& path,
+std::string keep_tokens(const fs::path& path, int lock,
                         const std::function<DatasetStats(TokenWriter&)>& make) {
   const fs::path temporary =
-      path.parent_path() / fmt::format("{}{}", unfinished_prefix(path), ::getpid());
+      path.parent_path() / fmt::format("{}{}", unfinished_prefix(path, lock), ::getpid());
   std::optional<TokenWriter> writer;
   std::error_code ignored;
   try {
@@ -222,20 +232,14 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
 void SharedProgress::tell(int64_t rows, double part) {
   if (show_) show_(rows, part);
   const auto now = std::chrono::steady_clock::now();
-  if (lock_ == nullptr || now - told_at_ < std::chrono::milliseconds(100)) return;
+  if (signs_ == nullptr || now - told_at_ < std::chrono::milliseconds(100)) return;
   told_at_ = now;
-  lock_->leave_note(fmt::format("{} {:.4f}", rows, part));
+  signs_->tell(rows, part);
 }
 
-void SharedProgress::show_note(const std::string& note) const {
-  char* end = nullptr;
-  const int64_t rows = std::strtoll(note.c_str(), &end, 10);
-  if (show_ && rows > 0) show_(rows, std::clamp(std::strtod(end, nullptr), 0.0, 1.0));
-}
-
-void SharedProgress::set_lock(const FileLock* lock) {
-  lock_ = lock;
-  if (lock_ != nullptr) lock_->leave_note("");  // of who had it before
+void SharedProgress::show_note(const std::string& text) const {
+  const HolderNote note = HolderNote::read(text);
+  if (show_ && note.rows > 0) show_(note.rows, note.part);
 }
 
 namespace {
@@ -243,27 +247,51 @@ namespace {
 // While it lives, those that wait for the lock are told how far the set is.
 class TellingOthers {
  public:
-  TellingOthers(SharedProgress* progress, const FileLock& lock) : progress_(progress) {
-    if (progress_ != nullptr) progress_->set_lock(&lock);
+  TellingOthers(SharedProgress* progress, const FileLock& lock)
+      : progress_(progress), signs_(lock) {
+    if (progress_ != nullptr) progress_->set_signs(&signs_);
   }
   ~TellingOthers() {
-    if (progress_ != nullptr) progress_->set_lock(nullptr);
+    if (progress_ != nullptr) progress_->set_signs(nullptr);
   }
   TellingOthers(const TellingOthers&) = delete;
   TellingOthers& operator=(const TellingOthers&) = delete;
 
  private:
   SharedProgress* progress_;
+  HolderSigns signs_;
 };
+
+struct TakenLock {
+  FileLock lock;
+  int number;
+};
+
+// Nothing where all holders have fallen silent. Errors: those of FileLock.
+std::optional<TakenLock> take_lock(const fs::path& folder, const std::string& key,
+                                   SharedProgress* progress, const HolderPatience& patience) {
+  for (int number = 0; number < kLocks; ++number) {
+    HolderWatch watch((folder / (key + ".tokens")).string(),
+                      progress != nullptr ? progress->say() : HolderWatch::Say(), patience);
+    auto last = std::chrono::steady_clock::now();
+    auto lock = FileLock::wait_for(lock_path(folder, key, number), [&](const std::string& note) {
+      if (progress != nullptr) progress->show_note(note);
+      const auto before = std::exchange(last, std::chrono::steady_clock::now());
+      return watch.look(note, std::chrono::duration<double>(last - before).count());
+    });
+    if (lock) return TakenLock{std::move(*lock), number};
+  }
+  return std::nullopt;
+}
 
 }  // namespace
 
 CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,
-                                 SharedProgress* progress) {
+                                 SharedProgress* progress, const HolderPatience& patience) {
   const fs::path path = folder / (key + ".tokens");
   if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
-  std::optional<FileLock> lock;
+  std::optional<TakenLock> taken;
   std::optional<TellingOthers> telling;
   std::string note;
   std::error_code error;
@@ -272,23 +300,24 @@ CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
     note = fmt::format("{}: {}", folder.string(), error.message());
   } else {
     try {
-      FileLock::WhileWaiting while_waiting;
-      if (progress != nullptr) {
-        while_waiting = [progress](const std::string& note) { progress->show_note(note); };
-      }
-      lock.emplace(folder / (key + ".lock"), while_waiting);
+      taken = take_lock(folder, key, progress, patience);
+      if (!taken)
+        note = fmt::format(
+            "{}: {} processes hold its locks in turn and give no sign of "
+            "life",
+            path.string(), kLocks);
     } catch (const IoError& unlocked) {
       note = unlocked.what();
     }
   }
   fs::path scratch = scratch_path();
-  if (lock) {
+  if (taken) {
+    // Until the set is there, be it at the second try, which keeps nothing.
+    telling.emplace(progress, taken->lock);
     if (auto store = find(path))
       return {.store = std::move(*store), .was_cached = true, .note = {}};
-    remove_unfinished(path);
-    // Until the set is there, be it at the second try, which keeps nothing.
-    telling.emplace(progress, *lock);
-    note = keep_tokens(path, make);
+    remove_unfinished(path, taken->number);
+    note = keep_tokens(path, taken->number, make);
     if (note.empty()) remove_old(folder);
     // It may be there although this process could not write it: another machine's.
     if (auto store = find(path))

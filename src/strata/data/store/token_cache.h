@@ -12,10 +12,10 @@
 #include <string>
 #include <utility>
 
-#include "strata/base/file_lock.h"
 #include "strata/data/files/content_hash.h"
 #include "strata/data/files/data_sets.h"
 #include "strata/data/prepare_options.h"
+#include "strata/data/store/lock_holder.h"
 #include "strata/data/store/token_store.h"
 #include "strata/text/tokenizer.h"
 
@@ -49,27 +49,33 @@ class SharedProgress {
   // With the rows done and how much of all has been read, from 0 to 1.
   using Show = std::function<void(int64_t rows, double part)>;
 
-  explicit SharedProgress(Show show) : show_(std::move(show)) {}
+  // `say`: told, in a line for people, of a maker that gives no sign of life; may be empty.
+  explicit SharedProgress(Show show, HolderWatch::Say say = {})
+      : show_(std::move(show)), say_(std::move(say)) {}
 
   // Of the set that this process makes: shown here, and where others wait.
   void tell(int64_t rows, double part);
   // What the maker told.
   void show_note(const std::string& note) const;
+  const HolderWatch::Say& say() const { return say_; }
   // Null: nobody waits.
-  void set_lock(const FileLock* lock);
+  void set_signs(HolderSigns* signs) { signs_ = signs; }
 
  private:
   Show show_;
-  const FileLock* lock_ = nullptr;
+  HolderWatch::Say say_;
+  HolderSigns* signs_ = nullptr;
   std::chrono::steady_clock::time_point told_at_;
 };
 
 // The set of that key in `folder`, or what `make` writes, which is then kept; `make` returns the
-// statistics. One process at a time makes a set; others wait for it, and make it themselves only if
-// that one fails. A folder that cannot be written, or a full disk, costs only the keeping: the set
-// is then made in a scratch file. Sets that nobody used for 30 days are removed.
+// statistics. One process at a time makes a set; others wait for it, and make it themselves if that
+// one fails, or gives no sign of life for as long as `patience` says. A folder that cannot be
+// written, or a full disk, costs only the keeping: the set is then made in a scratch file. Sets
+// that nobody used for 30 days are removed.
 CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,
-                                 SharedProgress* progress = nullptr);
+                                 SharedProgress* progress = nullptr,
+                                 const HolderPatience& patience = {});
 
 }  // namespace strata::data

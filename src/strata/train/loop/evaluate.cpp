@@ -17,7 +17,7 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
   const comm::Mesh& mesh = trainee.store->mesh();
   comm::Group& world = *mesh.world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, mesh.data_parallel_size());
-  double weighted_loss = 0, num_examples = 0, num_left_out = 0;
+  double weighted_loss = 0, num_examples = 0, num_left_out = 0, num_empty = 0;
   std::vector<Figures> batches;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
@@ -32,14 +32,16 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
       num_examples += counted;
     } else if (rows.num_real > 0) {
       num_left_out += 1.0 / mesh.sequence_size();
+      if (pass.num_losses == 0) num_empty += 1.0 / mesh.sequence_size();
     }
     batches.push_back(std::move(pass.figures));
   }
 
-  std::vector<double> sums{weighted_loss, num_examples, num_left_out};
+  std::vector<double> sums{weighted_loss, num_examples, num_left_out, num_empty};
   sum_over_ranks(world, sums, batches);
   EvalSums result;
   result.num_left_out = std::llround(sums[2]);
+  result.num_empty = std::llround(sums[3]);
   const bool has_loss = sums[1] > 0 || result.num_left_out == 0;
   result.mean_loss =
       has_loss ? sums[0] / std::max(sums[1], 1.0) : std::numeric_limits<double>::quiet_NaN();

@@ -16,6 +16,7 @@ struct EvalSums {
   // (Trainer's logging_nan_inf_filter); not a number where none is.
   double mean_loss = 0;
   int64_t num_left_out = 0;  // batches of all ranks whose loss is not finite
+  int64_t num_empty = 0;     // those of them that have nothing to be a mean over
   MeanFigures figures;       // over batches
   int64_t num_batches = 0;   // of one rank
 };

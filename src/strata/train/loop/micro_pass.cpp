@@ -1,6 +1,7 @@
 #include "strata/train/loop/micro_pass.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "strata/comm/agreement.h"
@@ -89,6 +90,11 @@ MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, cons
     comm::sum_over_ranks(*sequence, sums);
     pass.loss = sums[0];
     pass.num_losses = sums[1];
+  }
+  // The reference divides a smoothed loss by the number of trained tokens as it is, the plain one
+  // by at least 1.
+  if (context.head.label_smoothing > 0 && pass.num_losses == 0) {
+    pass.loss = std::numeric_limits<double>::quiet_NaN();
   }
   return pass;
 }

@@ -12,6 +12,7 @@
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
 #include "strata/optim/adamw.h"
+#include "strata/train/loop/broken_weight.h"
 #include "strata/train/loop/micro_pass.h"
 #include "strata/train/loop/schedules.h"
 #include "strata/train/loop/step_profile.h"
@@ -333,10 +334,32 @@ void Trainer::update(StepOutcome& outcome) {
   if (loss_scaler_) loss_scaler_->update(overflow);
 }
 
+Trainer::WeightsFault Trainer::fault_of_weights() {
+  const auto broken = find_broken_weight(*trainee_.store);
+  if (!broken) return {};
+  const std::string& model = config_.model.model_name_or_path;
+  const std::string what = fmt::format("{} in tensor {}", broken->value, broken->text());
+  // An update that is not finite is never made, but values may grow beyond their type.
+  if (has_learned_ && !broken->is_frozen) {
+    return {.text = fmt::format("; by now the weights hold {}", what)};
+  }
+  return {.text = fmt::format("; {} holds {}", model.empty() ? "the model" : model, what),
+          .is_of_base = true};
+}
+
 void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
   outcome.is_left_out = true;
+  // A spike comes of finite weights.
+  const bool is_finite = std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm);
+  const WeightsFault fault = is_finite ? WeightsFault() : fault_of_weights();
   const std::string found =
-      fmt::format("step {}: found {}, in {}", step_ + 1, why, examples_of(outcome));
+      fmt::format("step {}: found {}, in {}{}", step_ + 1, why, examples_of(outcome), fault.text);
+  if (config_.train.on_nan == config::OnNan::kStop && fault.is_of_base) {
+    throw Error(fmt::format(
+        "{}: neither the rows nor learning_rate is at fault; take another copy of the model, or "
+        "mend that tensor",
+        found));
+  }
   if (config_.train.on_nan == config::OnNan::kStop) {
     throw Error(
         fmt::format("{}; the weights are those of step {}: lower learning_rate or look at the "

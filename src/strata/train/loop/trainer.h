@@ -164,6 +164,12 @@ class Trainer {
   // whose loss is not finite.
   std::string examples_of(const StepOutcome& outcome) const;
   void leave_out(StepOutcome& outcome, const std::string& why);
+  // Of weights that are not finite, words to follow others; empty: they are. Collective.
+  struct WeightsFault {
+    std::string text;
+    bool is_of_base = false;  // they were so before this run learnt anything
+  };
+  WeightsFault fault_of_weights();
   DataRows data_rows() const;
   // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
   // that was saved before them. Throws when there is none. Collective.

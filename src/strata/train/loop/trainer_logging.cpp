@@ -108,10 +108,14 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
   }
   const EvalSums& sums = *found;
   if (sums.num_left_out > 0) {
+    const std::string empty =
+        sums.num_empty > 0 ? fmt::format(" ({} without a trained token)", sums.num_empty) : "";
+    const bool is_odd = sums.num_left_out > sums.num_empty;
     say(
-        fmt::format("warning: evaluation after step {}: found {} with a loss that is not finite, "
-                    "which eval_loss leaves out as Trainer's does",
-                    step_, counted(sums.num_left_out, "batch", "batches")));
+        fmt::format("warning: evaluation after step {}: found {}{} with a loss that is not finite, "
+                    "which eval_loss leaves out as Trainer's does{}",
+                    step_, counted(sums.num_left_out, "batch", "batches"), empty,
+                    is_odd ? fault_of_weights().text : ""));
   }
   const double seconds = std::max(seconds_since(start), 1e-9);
   const double rows = static_cast<double>(datasets_.eval->size());

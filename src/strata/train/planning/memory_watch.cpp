@@ -93,7 +93,7 @@ int64_t MemoryWatch::process_bytes() const {
 
 std::optional<int64_t> MemoryWatch::bytes_to_come() const {
   if (!failure_.empty()) return std::nullopt;
-  return needed_bytes(plan_, device_) - (device_.is_cuda() ? 0 : resident_bytes());
+  return needed_bytes(plan_, device_) - held_bytes(device_);
 }
 
 std::string MemoryWatch::planned_line() const {

@@ -57,8 +57,11 @@ double room_of_rank(const config::RunConfig& config, at::Device device, int loca
 int64_t free_room(at::Device device, int local_world_size) {
   const auto room =
       static_cast<int64_t>(kPart * static_cast<double>(free_bytes(device, local_world_size)));
-  // A plan counts what the process has by now.
-  return device.is_cuda() ? room : room + resident_bytes();
+  return room + held_bytes(device);
+}
+
+int64_t held_bytes(at::Device device) {
+  return device.is_cuda() ? memory::device_memory(device).reserved : resident_bytes();
 }
 
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
@@ -67,9 +70,8 @@ int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at:
 }
 
 int64_t needed_bytes(const RunPlan& plan, at::Device device) {
-  if (device.is_cuda()) {
-    return plan.memory.peak.peak_bytes + plan.scratch_bytes + memory::kGpuWorkspaceBytes;
-  }
+  // Of a GPU's libraries these are all, the workspaces of products among them.
+  if (device.is_cuda()) return plan.memory.peak.peak_bytes + plan.scratch_bytes;
   return memory::peak_bytes(plan.memory.peak,
                             resident_bytes() + memory::kWarmUpBytes + plan.scratch_bytes);
 }

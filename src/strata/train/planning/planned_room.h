@@ -12,7 +12,11 @@
 
 namespace strata::train {
 
-// Nine tenths of what is free on this machine for one of its `local_world_size` ranks, in bytes.
+// What this process has by now of what a plan counts: of a GPU what libtorch took of it.
+int64_t held_bytes(at::Device device);
+
+// Nine tenths of what is free on this machine for one of its `local_world_size` ranks, in bytes,
+// and what the rank holds.
 int64_t free_room(at::Device device, int local_world_size);
 
 // Bytes, those of the rank that has least: memory_budget, else free_room().

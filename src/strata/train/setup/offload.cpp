@@ -3,6 +3,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/file_queue.h"
+#include "strata/base/shared_map.h"
 #include "strata/train/setup/strategy.h"
 
 namespace strata::train {
@@ -34,6 +35,17 @@ void check_folder(const std::string& setting, const fs::path& folder) {
   }
 }
 
+// Of what is read and written both by transfers and through a map.
+void check_mapped_folder(const std::string& setting, const fs::path& folder) {
+  check_folder(setting, folder);
+  if (has_writable_maps(folder)) return;
+  throw ConfigError(
+      "{}: found {} on a file system without shared maps that can be written (such as storage that "
+      "FUSE mounts with direct_io), expected a folder on a disk of this machine; choose another, "
+      "or set the device to cpu",
+      setting, folder.string());
+}
+
 std::unique_ptr<ScratchFolder> open_folder(bool is_in_files, const std::string& path) {
   // A plan has no folder.
   if (!is_in_files || path.empty()) return nullptr;
@@ -44,10 +56,10 @@ std::unique_ptr<ScratchFolder> open_folder(bool is_in_files, const std::string& 
 
 void check_offload_folders(const config::ShardConfig& config) {
   if (is_in_files(config.offload_param_device)) {
-    check_folder("offload_param_nvme_path", config.offload_param_nvme_path);
+    check_mapped_folder("offload_param_nvme_path", config.offload_param_nvme_path);
   }
   if (is_in_files(config.offload_optimizer_device)) {
-    check_folder("offload_optimizer_nvme_path", config.offload_optimizer_nvme_path);
+    check_mapped_folder("offload_optimizer_nvme_path", config.offload_optimizer_nvme_path);
   }
   if (is_in_files(config.activation_offloading)) {
     check_folder("activation_offloading_path", config.activation_offloading_path);

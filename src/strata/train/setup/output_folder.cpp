@@ -11,6 +11,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/told_once.h"
 #include "strata/train/saving/preflight.h"
 #include "strata/train/setup/offload.h"
 
@@ -77,7 +78,7 @@ void check_kind_of_result(const config::RunConfig& config) {
 void take_output_folder(const config::RunConfig& config, comm::Group& world, OutputFolder& taken) {
   const fs::path folder = config.train.output_dir;
   std::string owner;
-  comm::all_or_nothing(world, "preparing the output folder", [&] {
+  comm::all_or_nothing_told_once(world, "preparing the output folder", [&] {
     check_offload_folders(config.shard);
     if (world.rank() != 0) return;
     require_writable_folder(folder);

@@ -44,4 +44,12 @@ std::function<void(const std::string&, int64_t, double)> PreparationLine::row_pr
   };
 }
 
+std::function<void(const std::string&)> PreparationLine::lines() {
+  if (!is_main_) return {};
+  return [this](const std::string& text) {
+    clear();
+    write_(text + "\n");
+  };
+}
+
 }  // namespace strata::train

@@ -23,6 +23,9 @@ class PreparationLine {
 
   // show_rows() for who tells of rows by a function. Not beyond this object's life.
   std::function<void(const std::string&, int64_t, double)> row_progress();
+  // Lines for people, which stay; empty where another rank says them. Not beyond this object's
+  // life.
+  std::function<void(const std::string&)> lines();
 
  private:
   const bool is_main_;
