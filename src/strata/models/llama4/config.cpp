@@ -109,7 +109,8 @@ Llama4Config parse_llama4_text_config(const Json& json) {
   c.dense_intermediate_size = config.positive_integer("intermediate_size_mlp", 16384);
   c.num_experts = config.integer_up_to(kMostExperts, "num_local_experts", 16);
   c.router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 1),
-              .normalizes = false};
+              .normalizes = false,
+              .chooses_by_logits = true};
   check_router(c.router.experts_per_token, c.num_experts, "num_local_experts");
   c.norms_heads = config.boolean("use_qk_norm", true);
   c.are_chunked = read_chunked_layers(config, c.llama);
