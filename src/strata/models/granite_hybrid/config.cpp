@@ -22,7 +22,11 @@ LlamaConfig defaults() {
 }
 
 void parse_multipliers(const ConfigReader& config, LlamaConfig& c) {
-  c.attention_scale = config.positive_number("attention_multiplier", 1.0);
+  require_not_null(config, {"embedding_multiplier", "residual_multiplier", "logits_scaling"});
+  // null: as attention scales by itself.
+  const bool is_null =
+      config.json().contains("attention_multiplier") && !config.has("attention_multiplier");
+  if (!is_null) c.attention_scale = config.positive_number("attention_multiplier", 1.0);
   c.embedding_multiplier = config.positive_number("embedding_multiplier", 1.0);
   c.residual_multiplier = config.positive_number("residual_multiplier", 1.0);
   c.logits_scaling = config.positive_number("logits_scaling", 1.0);
