@@ -124,8 +124,9 @@ def test_a_language_model_is_taken_out_and_trained(inputs, tmp_path):
 
 
 @pytest.mark.parametrize("change,message", [
-    (dict(attention_chunk_size=None), "found attention_chunk_size = None, expected a number"),
+    (dict(attention_chunk_size=None), "found attention_chunk_size = None, expected a value"),
     (dict(attention_chunk_size=0), "found attention_chunk_size = 0, expected an integer of at least 1"),
+    (dict(attn_temperature_tuning=None), "found attn_temperature_tuning = None, expected a value"),
     (dict(no_rope_layers=[1, 0]), "expected a list of num_hidden_layers = 3 integers"),
     (dict(layer_types=["chunked_attention"]), "expected a list of num_hidden_layers = 3 texts"),
     (dict(layer_types=["sliding_attention"] * 3), 'found "sliding_attention" in layer_types, expected full_attention or chunked_attention'),

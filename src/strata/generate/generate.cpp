@@ -25,6 +25,8 @@ std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, i
   for (size_t i = 0; i < cache.layers.size(); ++i) {
     copy->layers[i].keys = grown(cache.layers[i].keys);
     copy->layers[i].values = grown(cache.layers[i].values);
+    copy->layers[i].state = cache.layers[i].state;
+    copy->layers[i].last_inputs = cache.layers[i].last_inputs;
   }
   return copy;
 }
@@ -54,9 +56,12 @@ void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity)
   revision_ = model_.revision();
   // The last token is computed again: its logits were not kept.
   const auto last = prompt.end() - 1;
-  const auto common = std::mismatch(prompt.begin(), last, cached_.begin(), cached_.end()).first;
-  const bool starts_again = cache_ != nullptr && cache_->has_states();
-  const int64_t length = starts_again ? 0 : common - prompt.begin();
+  const auto common =
+      std::mismatch(prompt.begin(), last, cached_.begin(), cached_.end()).first - prompt.begin();
+  // A state stands for the whole last text, which may go on, and for no part of it.
+  const bool starts_again =
+      common < std::ssize(cached_) && cache_ != nullptr && cache_->has_states();
+  const int64_t length = starts_again ? 0 : common;
   const int64_t in_front = model_.num_virtual_tokens();
   if (length == 0) {
     cache_ = std::make_unique<nn::KvCache>(model_.num_layers(), in_front + capacity);
@@ -84,7 +89,12 @@ at::Tensor Generator::logits_after(std::span<const int32_t> text, bool use_cache
   while (cached_.size() < text.size()) {
     const size_t count = std::min(kPromptChunk, text.size() - cached_.size());
     const std::span<const int32_t> chunk = text.subspan(cached_.size(), count);
-    logits = model_.next_logits(chunk, cache_.get());
+    try {
+      logits = model_.next_logits(chunk, cache_.get());
+    } catch (...) {
+      cached_.clear();  // some layers may have gone on, others not
+      throw;
+    }
     cached_.insert(cached_.end(), chunk.begin(), chunk.end());
   }
   return logits;

@@ -22,6 +22,8 @@ class GenerateTest : public ::testing::Test {
         .generate(prompt, {.max_new_tokens = count, .use_cache = false}, greedy_)
         .ids;
   }
+  // Of a generator that keeps what it has of the text before.
+  void check_next_texts();
   LoadedModel& model() {
     if (!model_) model_ = std::make_unique<LoadedModel>(LoadOptions{.model = folder_.path()});
     return *model_;
@@ -38,7 +40,7 @@ TEST_F(GenerateTest, CacheGivesTheSameIds) {
             plain(prompt, 12));
 }
 
-TEST_F(GenerateTest, NextTextsReuseWhatIsCommon) {
+void GenerateTest::check_next_texts() {
   Generator generator(model());
   const std::vector<std::vector<int32_t>> texts{
       {3, 1, 4}, {3, 1, 4, 9, 9, 9, 9}, {3, 1, 4}, {3, 7}, {8, 8}, {8, 8, 1, 2, 3, 4, 5, 6}};
@@ -52,6 +54,16 @@ TEST_F(GenerateTest, NextTextsReuseWhatIsCommon) {
     EXPECT_EQ(answer, plain(text, 4));
     text.insert(text.end(), answer.begin(), answer.end());
     text.push_back(turn);
+  }
+}
+
+TEST_F(GenerateTest, NextTextsReuseWhatIsCommon) { check_next_texts(); }
+
+TEST_F(GenerateTest, NextTextsGoOnFromStates) {
+  for (const char* config : {kTinyMamba, kTinyConv}) {
+    write_checkpoint(folder_.path(), config);
+    model_.reset();
+    check_next_texts();
   }
 }
 

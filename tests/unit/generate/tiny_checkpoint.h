@@ -18,14 +18,27 @@ inline constexpr const char* kTinyConfig = R"({"model_type": "llama", "vocab_siz
     "num_key_value_heads": 1, "max_position_embeddings": 32, "eos_token_id": 2,
     "dtype": "float32"})";
 
+// With states in the place of keys and values in some layers.
+inline constexpr const char* kTinyMamba = R"({"model_type": "granitemoehybrid", "vocab_size": 40,
+    "hidden_size": 16, "shared_intermediate_size": 24, "num_hidden_layers": 3,
+    "num_attention_heads": 2, "layer_types": ["mamba", "attention", "mamba"],
+    "num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_state": 6, "max_position_embeddings": 64,
+    "eos_token_id": 2, "dtype": "float32"})";
+inline constexpr const char* kTinyConv = R"({"model_type": "lfm2", "vocab_size": 40,
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "layer_types": ["conv", "full_attention", "conv"],
+    "block_multiple_of": 4, "max_position_embeddings": 64, "eos_token_id": 2,
+    "dtype": "float32"})";
+
 inline void write_text(const std::filesystem::path& file, std::string_view text) {
   std::filesystem::create_directories(file.parent_path());
   std::ofstream(file, std::ios::binary) << text;
 }
 
-inline void write_checkpoint(const std::filesystem::path& folder) {
-  write_text(folder / "config.json", kTinyConfig);
-  const auto model = models::create_model(parse_json(kTinyConfig, "config"), {});
+inline void write_checkpoint(const std::filesystem::path& folder,
+                             std::string_view config = kTinyConfig) {
+  write_text(folder / "config.json", config);
+  const auto model = models::create_model(parse_json(config, "config"), {});
   std::vector<hf::TensorSpec> specs;
   for (const nn::Parameter* parameter : model->parameters()) {
     specs.push_back({parameter->name(), hf::DType::kF32, parameter->shape()});

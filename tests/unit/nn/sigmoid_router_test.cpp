@@ -89,5 +89,13 @@ TEST(SigmoidRouter, GivesScoresOfZeroWeightsOfZero) {
   EXPECT_TRUE(at::equal(leaf.grad(), at::zeros({1, 4})));
 }
 
+TEST(SigmoidRouter, ChoosesByLogitsWhereAllScoresAreOne) {
+  at::Tensor leaf = at::tensor({30.0f, 90.0f, 20.0f, 60.0f}).view({1, 4}).requires_grad_(true);
+  const Routing routing = route_by_sigmoid(
+      leaf, {}, {.experts_per_token = 2, .normalizes = false, .chooses_by_logits = true});
+  EXPECT_TRUE(at::equal(routing.experts, at::tensor({1, 3}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::equal(routing.weights, at::ones({1, 2})));
+}
+
 }  // namespace
 }  // namespace strata::nn

@@ -68,6 +68,7 @@ GraniteHybridConfig parse_granitemoehybrid_config(const Json& json) {
   c.llama.num_key_value_heads = key_value_heads(config, c.llama, c.llama.num_attention_heads);
   parse_head_dim(config, c.llama);
   c.llama.input_bias = c.llama.output_bias = config.boolean("attention_bias", false);
+  require_not_null(config, {"embedding_multiplier", "residual_multiplier", "logits_scaling"});
   parse_granite_multipliers(config, c.llama);
   parse_turning(config, c.llama);
   c.experts = parse_experts(config, c.llama.intermediate_size);

@@ -18,9 +18,7 @@ GraniteMoeConfig parse(const Json& json, const std::string& family) {
 }  // namespace
 
 GraniteExperts parse_granite_experts(const ConfigReader& config, int64_t intermediate_size) {
-  for (const char* key : {"num_local_experts", "num_experts_per_tok"}) {
-    require_not_null(config, key);
-  }
+  require_not_null(config, {"num_local_experts", "num_experts_per_tok"});
   const GraniteExperts experts{
       .count = config.integer_up_to(kMostExperts, "num_local_experts", 8),
       .intermediate_size = intermediate_size,

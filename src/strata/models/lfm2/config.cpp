@@ -43,7 +43,8 @@ void parse_all(const ConfigReader& config, Lfm2Config& c) {
   parse_common(config, llama);
   parse_default_padding_id(config, llama, 0);
   llama.rms_norm_eps = config.positive_number("norm_eps", 1e-5);
-  require_not_null(config, "tie_embedding");
+  require_not_null(config, {"norm_eps", "tie_embedding", "num_key_value_heads", "head_dim",
+                            "conv_L_cache", "conv_bias"});
   llama.tie_word_embeddings = config.boolean("tie_embedding", llama.tie_word_embeddings);
   llama.num_key_value_heads = config.positive_integer("num_key_value_heads", 8);
   parse_head_dim(config, llama);
@@ -79,8 +80,9 @@ std::vector<bool> other_layers(const ConfigReader& config, int64_t num_layers) {
 
 // Two thirds, times a factor, up to the next multiple.
 int64_t adjusted_width(const ConfigReader& config, int64_t width) {
+  require_not_null(config,
+                   {"block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of"});
   if (!config.boolean("block_auto_adjust_ff_dim", true)) return width;
-  require_not_null(config, "block_ffn_dim_multiplier");
   const double factor = config.positive_number("block_ffn_dim_multiplier", 1.0);
   const int64_t step = config.positive_integer("block_multiple_of", 256);
   const auto thirds = static_cast<int64_t>(static_cast<double>(2 * width) / 3);
@@ -91,6 +93,29 @@ int64_t adjusted_width(const ConfigReader& config, int64_t width) {
       "config.json: found intermediate_size = {}, which block_auto_adjust_ff_dim makes {}, "
       "expected a width from 1 on and below 2^31; fix the file",
       width, adjusted);
+}
+
+MixtureConfig parse_mixture(const ConfigReader& config, const LlamaConfig& llama) {
+  require_not_null(config, {"num_dense_layers", "num_experts", "num_experts_per_tok",
+                            "use_expert_bias", "norm_topk_prob", "routed_scaling_factor"});
+  MixtureConfig m;
+  m.llama = llama;
+  m.narrow_scores = true;
+  m.gate_name = "w1";
+  m.up_name = "w3";
+  m.down_name = "w2";
+  m.num_experts = config.integer_up_to(kMostExperts, "num_experts", 32);
+  m.intermediate_size = config.positive_integer("moe_intermediate_size", 1792);
+  m.sigmoid_router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 4),
+                      .normalizes = config.boolean("norm_topk_prob", true),
+                      .scale = config.positive_number("routed_scaling_factor", 1.0),
+                      .least_sum = 1e-6};
+  m.correction_name = config.boolean("use_expert_bias", true) ? "expert_bias" : "";
+  m.is_no_target = true;
+  check_router(m.sigmoid_router->experts_per_token, m.num_experts, "num_experts");
+  m.has_experts =
+      layers_from(config.optional_integer("num_dense_layers").value_or(2), llama.num_hidden_layers);
+  return m;
 }
 
 }  // namespace
@@ -126,25 +151,7 @@ Lfm2Config parse_lfm2_moe_config(const Json& json) {
         "layer; add it to the file");
   }
   c.is_conv = *is_conv;
-  MixtureConfig m;
-  m.llama = c.llama;
-  m.narrow_scores = true;
-  m.gate_name = "w1";
-  m.up_name = "w3";
-  m.down_name = "w2";
-  constexpr int64_t kMost = 65536;
-  m.num_experts = config.integer_up_to(kMost, "num_experts", 32);
-  m.intermediate_size = config.positive_integer("moe_intermediate_size", 1792);
-  m.sigmoid_router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 4),
-                      .normalizes = config.boolean("norm_topk_prob", true),
-                      .scale = config.positive_number("routed_scaling_factor", 1.0),
-                      .least_sum = 1e-6};
-  m.correction_name = config.boolean("use_expert_bias", true) ? "expert_bias" : "";
-  m.is_no_target = true;
-  check_router(m.sigmoid_router->experts_per_token, m.num_experts, "num_experts");
-  m.has_experts = layers_from(config.optional_integer("num_dense_layers").value_or(2),
-                              c.llama.num_hidden_layers);
-  c.mixture = m;
+  c.mixture = parse_mixture(config, c.llama);
   return c;
 }
 

@@ -43,8 +43,10 @@ nn::QueryScale parse_query_scale(const ConfigReader& rope, const LlamaConfig& c)
         "file",
         rope.prefix(), key);
   }
-  return {rope.number(beta, 0), knows_length ? c.rope.original_max_position_embeddings
-                                             : rope.positive_integer(length, 1)};
+  return {.beta = rope.number(beta, 0),
+          .length = knows_length ? c.rope.original_max_position_embeddings
+                                 : rope.positive_integer(length, 1),
+          .rounds_factor = true};
 }
 
 }  // namespace

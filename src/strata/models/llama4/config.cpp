@@ -103,17 +103,21 @@ LlamaConfig parse_layers(const ConfigReader& config) {
 
 Llama4Config parse_llama4_text_config(const Json& json) {
   const ConfigReader config(json);
+  require_not_null(config,
+                   {"no_rope_layer_interval", "interleave_moe_layer_step", "num_local_experts",
+                    "num_experts_per_tok", "use_qk_norm", "attn_temperature_tuning", "attn_scale",
+                    "floor_scale", "attention_chunk_size"});
   Llama4Config c;
   c.llama = parse_layers(config);
   c.has_experts = read_expert_layers(config, c.llama.num_hidden_layers);
   c.dense_intermediate_size = config.positive_integer("intermediate_size_mlp", 16384);
   c.num_experts = config.integer_up_to(kMostExperts, "num_local_experts", 16);
   c.router = {.experts_per_token = config.positive_integer("num_experts_per_tok", 1),
-              .normalizes = false};
+              .normalizes = false,
+              .chooses_by_logits = true};
   check_router(c.router.experts_per_token, c.num_experts, "num_local_experts");
   c.norms_heads = config.boolean("use_qk_norm", true);
   c.are_chunked = read_chunked_layers(config, c.llama);
-  require_not_null(config, "attention_chunk_size");
   c.chunk = config.positive_integer("attention_chunk_size", 8192);
   if (config.boolean("attn_temperature_tuning", true)) {
     c.query_scale = nn::QueryScale{.beta = config.number("attn_scale", 0.1),

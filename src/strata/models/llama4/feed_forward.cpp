@@ -39,11 +39,10 @@ at::Tensor Llama4Mixture::add_last(const nn::Remakable& normed, const at::Tensor
   const at::Tensor base =
       shared_.down_proj().forward_add(shared_.gated(normed, context), residual, context);
   const at::Tensor logits = nn::linear_shared_input({&router_}, normed, context)[0].to(at::kFloat);
-  const at::Tensor no_correction = at::zeros({logits.size(1)}, logits.options());
   experts_.gate_up.branch = gate_up_matrices_.branch.get();
   experts_.down.branch = down_matrices_.branch.get();
-  return nn::add_fused_experts_last(experts_, normed, base,
-                                    nn::route_by_sigmoid(logits, no_correction, options_), context);
+  return nn::add_fused_experts_last(
+      experts_, normed, base, nn::route_by_sigmoid(logits, /*correction=*/{}, options_), context);
 }
 
 at::Tensor Llama4Mlp::add_last(const nn::Remakable& normed, const at::Tensor& residual,

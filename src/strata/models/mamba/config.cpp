@@ -53,10 +53,14 @@ int64_t parse_head_dim(const ConfigReader& config, int64_t width, int64_t num_he
 }  // namespace
 
 MambaConfig parse_mamba_config(const ConfigReader& config, const LlamaConfig& llama) {
+  require_not_null(config, {"mamba_expand", "mamba_d_conv", "mamba_n_heads", "mamba_d_head",
+                            "mamba_n_groups", "mamba_d_state"});
+  // That null means no bias.
+  const bool is_null = config.json().contains("mamba_conv_bias") && !config.has("mamba_conv_bias");
   const int64_t width = config.positive_integer("mamba_expand", 2) * llama.hidden_size;
   MambaConfig c{.hidden_size = llama.hidden_size,
                 .conv_size = config.positive_integer("mamba_d_conv", 4),
-                .conv_bias = config.boolean("mamba_conv_bias", true),
+                .conv_bias = config.boolean("mamba_conv_bias", !is_null),
                 .bias = config.boolean("mamba_proj_bias", false),
                 .limits = parse_limits(config),
                 .eps = llama.rms_norm_eps,

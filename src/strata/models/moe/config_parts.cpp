@@ -54,7 +54,11 @@ void check_router(int64_t experts_per_token, int64_t num_experts, const std::str
 
 void require_not_null(const ConfigReader& config, const std::string& key) {
   if (!config.json().contains(key) || config.has(key)) return;
-  throw FormatError("config.json: found {} = None, expected a number; fix the file", key);
+  throw FormatError("config.json: found {} = None, expected a value; fix the file", key);
+}
+
+void require_not_null(const ConfigReader& config, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) require_not_null(config, std::string(key));
 }
 
 void require_text(const ConfigReader& config, const std::string& key, const std::string& expected) {

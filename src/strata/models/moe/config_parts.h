@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ void check_router(int64_t experts_per_token, int64_t num_experts, const std::str
 
 // FormatError for a key that says null: the reference then computes with none, and fails.
 void require_not_null(const ConfigReader& config, const std::string& key);
+void require_not_null(const ConfigReader& config, std::initializer_list<const char*> keys);
 
 // What the published code does with another text the reference does not. ConfigError for one.
 void require_text(const ConfigReader& config, const std::string& key, const std::string& expected);

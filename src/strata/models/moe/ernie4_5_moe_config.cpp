@@ -48,9 +48,7 @@ LlamaConfig parse_layers(const ConfigReader& config) {
 
 // Every so many layers, from one on and up to one.
 std::vector<bool> read_expert_layers(const ConfigReader& config, int64_t num_layers) {
-  for (const char* key : {"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"}) {
-    require_not_null(config, key);
-  }
+  require_not_null(config, {"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"});
   const int64_t interval = config.positive_integer("moe_layer_interval", 1);
   const int64_t start = config.optional_integer("moe_layer_start_index").value_or(1);
   const int64_t end = config.optional_integer("moe_layer_end_index").value_or(-1);
@@ -67,9 +65,7 @@ MixtureConfig parse_ernie4_5_moe_config(const Json& json) {
   const ConfigReader config(json);
   MixtureConfig c;
   c.llama = parse_layers(config);
-  for (const char* key : {"moe_num_experts", "moe_k", "moe_norm_min", "moe_num_shared_experts"}) {
-    require_not_null(config, key);
-  }
+  require_not_null(config, {"moe_num_experts", "moe_k", "moe_norm_min", "moe_num_shared_experts"});
   c.num_experts = read_num_experts(config, "moe_num_experts", 64, "num_experts");
   c.intermediate_size = config.positive_integer("moe_intermediate_size", 1536);
   c.corrected_router = {

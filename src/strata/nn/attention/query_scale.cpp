@@ -26,8 +26,9 @@ at::Tensor scaled_by_position(const at::Tensor& q, const QueryScale& scale, int6
                                .add_(scale.first)
                                .div_(static_cast<double>(scale.length))
                                .floor_();
-  const at::Tensor factors = turns.add_(1).log_().mul_(scale.beta).add_(1);
-  return q * factors.to(q.scalar_type()).unsqueeze(1);
+  const at::Tensor factors = turns.add_(1).log_().mul_(scale.beta).add_(1).unsqueeze(1);
+  if (scale.rounds_factor) return q * factors.to(q.scalar_type());
+  return (q * factors).to(q.scalar_type());
 }
 
 }  // namespace strata::nn

@@ -15,8 +15,9 @@ namespace strata::nn {
 
 struct QueryScale {
   double beta;
-  int64_t length;     // positions up to the first that grows
-  int64_t first = 0;  // of a text's first token
+  int64_t length;              // positions up to the first that grows
+  int64_t first = 0;           // of a text's first token
+  bool rounds_factor = false;  // to the type of q, before the product and behind it
 };
 
 // q [T, channels] of the batch's tokens, times the factor of each; q itself where no text reaches

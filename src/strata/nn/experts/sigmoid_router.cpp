@@ -46,7 +46,7 @@ struct SigmoidFunction : torch::autograd::Function<SigmoidFunction> {
     call.num_experts = logits.size(1);
     call.type = logits.scalar_type();
     const at::Tensor scores = at::sigmoid(logits);
-    const at::Tensor experts = choose(scores, call);
+    const at::Tensor experts = choose(call.options.chooses_by_logits ? logits : scores, call);
     const at::Tensor chosen = scores.gather(1, experts);
     const at::Tensor shares = call.options.normalizes ? chosen / sums_of(chosen, call) : chosen;
     context->save_for_backward({chosen, experts});

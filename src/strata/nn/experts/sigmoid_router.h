@@ -19,13 +19,15 @@ struct SigmoidRouterOptions {
   double scale = 1.0;        // of all weights
   ExpertGroups groups = {};  // a token's are those whose best two have the largest sums
   double least_sum = 1e-20;  // is added to the sum by which scores are divided
+  // Logits choose: sigmoids of large ones are all 1 (Llama 4). Without correction and groups.
+  bool chooses_by_logits = false;
 };
 
 // Of logits [T, experts], in whose type scores and weights are computed; `correction` fp32
-// [experts], undefined: there is none. The experts of a token come in the
-// order of their corrected scores. Nothing balances these: the correction did, as the model was
-// made. Requires: groups of two or more, of which the chosen hold experts_per_token or more.
-// Memory: keeps the scores of the chosen, [T, k].
+// [experts], undefined: there is none. The experts of a token come in the order of what chose them.
+// Nothing balances these: the correction did, as the model was made. Requires: groups of two or
+// more, of which the chosen hold experts_per_token or more. Memory: keeps the scores of the chosen,
+// [T, k].
 Routing route_by_sigmoid(const at::Tensor& logits, const at::Tensor& correction,
                          const SigmoidRouterOptions& options);
 

@@ -17,12 +17,14 @@ at::Tensor reaches(const at::Tensor& positions, int64_t shift, at::ScalarType ty
   return positions.narrow(0, shift, positions.size(0) - shift).ge(shift).to(type).unsqueeze(1);
 }
 
-// Calls visit(shift, taps [channels]) for each tap but those beyond the rows.
+// Calls visit(shift, taps fp32 [channels]) for each tap but those beyond the rows.
 template <typename Visit>
 void for_each_tap(const at::Tensor& weight, int64_t num_rows, const Visit& visit) {
   const int64_t size = weight.size(2);
+  // Products with strided taps are not vectorised.
+  const at::Tensor taps = weight.squeeze(1).t().to(at::kFloat).contiguous();
   for (int64_t shift = 0; shift < std::min(size, num_rows); ++shift) {
-    visit(shift, weight.select(2, size - 1 - shift).squeeze(1));
+    visit(shift, taps.select(0, size - 1 - shift));
   }
 }
 
@@ -32,7 +34,7 @@ at::Tensor convolved(const at::Tensor& x, const Parameter& weight, const Paramet
   const int64_t num_rows = x.size(0);
   const at::Tensor y = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
   for_each_tap(weight.value(), num_rows, [&](int64_t shift, const at::Tensor& taps) {
-    at::Tensor part = x.narrow(0, 0, num_rows - shift) * taps.to(at::kFloat);
+    at::Tensor part = x.narrow(0, 0, num_rows - shift) * taps;
     if (shift > 0) part.mul_(reaches(positions, shift, at::kFloat));
     y.narrow(0, shift, num_rows - shift).add_(part);
   });
@@ -60,7 +62,7 @@ at::Tensor ConvCall::backward(const at::Tensor& x, const at::Tensor& dsums) cons
   for_each_tap(values, num_rows, [&](int64_t shift, const at::Tensor& taps) {
     at::Tensor part = dsums.narrow(0, shift, num_rows - shift);
     if (shift > 0) part = part * reaches(positions, shift, at::kFloat);
-    dx.narrow(0, 0, num_rows - shift).add_(part * taps.to(at::kFloat));
+    dx.narrow(0, 0, num_rows - shift).add_(part * taps);
     if (!trains) return;
     dweight.select(2, values.size(2) - 1 - shift)
         .select(1, 0)

@@ -1,6 +1,7 @@
 // Documents cut into chunks, and the chunks in lanes that run side by side: linear attention goes
 // from chunk to chunk, so that few long lanes would leave a device idle and one lane a document
-// would compute padding. Owns: the places. Never: what runs over them (gated_delta_rule.h).
+// would compute padding. Owns: the places, and putting tokens there. Never: what runs over them
+// (gated_delta_rule.h, state_space_chunks.h).
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,9 @@ struct DocumentLanes {
 
 // `offsets` as in Batch. Longest documents first, each into the first lane with room.
 DocumentLanes make_lanes(const std::vector<int64_t>& offsets, at::Device device);
+
+// x [T, ...] in fp32 at the places of the lanes, zero in empty ones: [lanes, chunks, chunk, ...].
+at::Tensor in_lanes(const at::Tensor& x, const DocumentLanes& lanes);
 
 // Threads: one at a time. Memory: the lanes of the last batch asked for, which layers share.
 class LaneTable {

@@ -54,16 +54,6 @@ at::Tensor unit_rows(const at::Tensor& x) {
   return x * at::rsqrt((x * x).sum(at::IntArrayRef{-1}, /*keepdim=*/true) + kNormEps);
 }
 
-// x [T, ...] in fp32 at the places of the lanes, zero in empty ones: [lanes, chunks, chunk, ...].
-at::Tensor in_lanes(const at::Tensor& x, const DocumentLanes& lanes) {
-  std::vector<int64_t> padding(2 * static_cast<size_t>(x.dim()), 0);
-  padding.back() = 1;  // a row of zeros behind the last
-  const at::Tensor rows = at::constant_pad_nd(x.to(at::kFloat), padding);
-  std::vector<int64_t> sizes{lanes.num_lanes, lanes.num_chunks, lanes.chunk_size};
-  sizes.insert(sizes.end(), x.sizes().begin() + 1, x.sizes().end());
-  return rows.index_select(0, lanes.source).view(sizes);
-}
-
 // What the chunks need of each other's state and what they do by themselves. L lanes, H key heads,
 // r value heads a key head, N chunks of C tokens.
 struct Chunks {

@@ -7,14 +7,9 @@
 namespace strata::nn {
 namespace {
 
-// x [T, ...] in fp32 at the places of the lanes, zero in empty ones: [n, C, ...].
-at::Tensor in_lanes(const at::Tensor& x, const DocumentLanes& lanes) {
-  std::vector<int64_t> padding(2 * static_cast<size_t>(x.dim()), 0);
-  padding.back() = 1;  // a row of zeros behind the last
-  const at::Tensor rows = at::constant_pad_nd(x.to(at::kFloat), padding);
-  std::vector<int64_t> sizes{lanes.num_lanes * lanes.num_chunks, lanes.chunk_size};
-  sizes.insert(sizes.end(), x.sizes().begin() + 1, x.sizes().end());
-  return rows.index_select(0, lanes.source).view(sizes);
+// x [T, ...] as [n, C, ...].
+at::Tensor by_place(const at::Tensor& x, const DocumentLanes& lanes) {
+  return in_lanes(x, lanes).flatten(0, 1);
 }
 
 // What a chunk does by itself.
@@ -143,10 +138,10 @@ void add_states(const SpaceInputs& in, const Chunk& chunk, const at::Tensor& dy,
 SpaceInputs space_inputs(const at::Tensor& x, const at::Tensor& b, const at::Tensor& c,
                          const at::Tensor& steps, const at::Tensor& rate,
                          const DocumentLanes& lanes) {
-  return {.x = in_lanes(x, lanes),
-          .b = in_lanes(b, lanes),
-          .c = in_lanes(c, lanes),
-          .steps = in_lanes(steps, lanes),
+  return {.x = by_place(x, lanes),
+          .b = by_place(b, lanes),
+          .c = by_place(c, lanes),
+          .steps = by_place(steps, lanes),
           .rate = rate};
 }
 
@@ -168,7 +163,7 @@ at::Tensor run_chunks(const SpaceInputs& in, const DocumentLanes& lanes, at::Ten
 
 SpaceGradients chunks_backward(const SpaceInputs& in, const at::Tensor& dout,
                                const DocumentLanes& lanes) {
-  const at::Tensor dy = in_lanes(dout, lanes);
+  const at::Tensor dy = by_place(dout, lanes);
   const Chunk chunk = make_chunk(in);
   Parts d = within_chunk(in, chunk, dy);
   add_states(in, chunk, dy, lanes, d);
