@@ -86,6 +86,15 @@ RUNS = {
     "rank_0_reads": (2, dict(fsdp_cpu_ram_efficient_loading=True)),
     "offloaded": (2, dict(fsdp_offload_params=True)),
     "lora": (2, dict(use_peft=True)),
+    "lora_on_3": (3, dict(use_peft=True, gradient_checkpointing=True)),
+    "lora_of_decoded": (2, dict(use_peft=True, fp8_dequantize=True)),
+    "lora_offloaded": (2, dict(use_peft=True, fsdp_offload_params=True, dtype="bfloat16")),
+    "lora_rank_0_reads": (2, dict(use_peft=True, fsdp_cpu_ram_efficient_loading=True)),
+    "lora_replicas": (2, dict(use_peft=True, sharding_strategy="NO_SHARD", dtype="float16")),
+    "dora": (1, dict(use_peft=True, use_dora=True, dtype="bfloat16")),
+    "ia3": (2, dict(use_peft=True, peft_type="IA3", lora_r=None)),
+    "vera": (1, dict(use_peft=True, peft_type="VERA", dtype="bfloat16")),
+    "prompt": (2, dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=3, lora_target_modules=None, lora_r=None)),
     "lora_bf16": (1, dict(use_peft=True, bf16=True, dtype="bfloat16")),
     "pissa": (1, dict(use_peft=True, init_lora_weights="pissa")),
     "nf4": (1, dict(use_peft=True, load_in_4bit=True, bnb_4bit_quant_type="nf4")),
@@ -104,11 +113,13 @@ def test_trains_as_the_decoded_copy(inputs, tmp_path, name):
     folder = store_in_fp8(tmp_path / "model", (16, 48))
     settings = dict(dict(max_steps=3, learning_rate=1e-2), **settings)
     if settings.get("use_peft"):
-        settings |= dict(lora_target_modules="all-linear", lora_r=3)
+        settings = dict(lora_target_modules="all-linear", lora_r=3) | settings
     copy = save_decoded(folder, tmp_path / "copy", getattr(torch, settings.get("dtype", "float32").replace("auto", "bfloat16")))
     runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / out, **settings), world)
             for base, out in ((folder, "fp8"), (copy, "plain"))]
     assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) > 1
+    stays = settings.get("use_peft") and not {"load_in_4bit", "load_in_8bit", "fp8_dequantize", "init_lora_weights"} & settings.keys()
+    assert ("base in fp8: 14 matrices stay so, frozen" in runs[0].text) == bool(stays), runs[0].text
     file = "adapter_model.safetensors" if settings.get("use_peft") else "model.safetensors"
     results = [load_file(run.folder / file) for run in runs]
     assert results[0].keys() == results[1].keys()
