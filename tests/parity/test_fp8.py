@@ -2,6 +2,7 @@
 tiles do not divide a matrix, which transformers refuses; runs over the decoded copy, to the bit."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from converting import inspect
 from fp8_files import decoded, save_decoded, store_in_fp8
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import run_probe, run_probe_raw
-from running import base_flags, run_strata, run_strata_raw, strata
+from running import base_flags, flag_words, run_strata, run_strata_raw, strata
 from test_gpt2 import edit_config
 from test_llama import compare
 from test_text_model import save_whole
@@ -261,3 +262,69 @@ def test_files_in_fp8_that_config_json_says_nothing_of(inputs, tmp_path):
     edit_config(tmp_path / "model", quantization_config=None)
     run = run_strata_raw(base_flags(tmp_path / "model", inputs.data("messages"), tmp_path / "out"))
     assert run.returncode != 0 and "is F8_E4M3, expected F8_E4M3 and a quantization_config in config.json that says so" in run.text, run.text
+
+
+LORA = dict(use_peft=True, lora_target_modules="all-linear", lora_r=3, learning_rate=1e-2)
+
+
+def test_dpo_and_a_resumed_run_over_what_stays_in_fp8(inputs, tmp_path):
+    """What is saved knows nothing of the base's form in memory, nor does the reference's table."""
+    tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **tiny_llama.WIDE)
+    folder = store_in_fp8(tmp_path / "model", (16, 16))
+    copy = save_decoded(folder, tmp_path / "copy", torch.float32)
+    flags = dict(LORA, save_strategy="steps", save_steps=2, lr_scheduler_type="constant")
+    pairs = [run_strata(base_flags(base, inputs.data("preference"), tmp_path / name, max_steps=4, **flags), 2, recipe="dpo")
+             for name, base in (("kept", folder), ("copied", copy))]
+    assert pairs[0].losses == pairs[1].losses and "matrices stay so" in pairs[0].text
+    for steps, more in ((2, {}), (4, dict(resume_from_checkpoint="true", fp8_dequantize=True))):
+        rest = run_strata(base_flags(folder, inputs.data("preference"), tmp_path / "pairs", max_steps=steps, **flags, **more), 2,
+                          recipe="dpo")
+    assert rest.losses[-2:] == pairs[0].losses[-2:]
+    assert "resuming from" in rest.text and "reference: log-probabilities" not in rest.text and "matrices stay so" not in rest.text
+
+
+@pytest.mark.parametrize("family", ["QWEN3_MOE", "LLAMA4", "DEEPSEEK_V3"])
+def test_experts_in_fp8_stay_so(inputs, tmp_path, family):
+    """But those that are one tensor for all, which are decoded as they are read."""
+    tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **getattr(tiny_llama, family))
+    folder = store_in_fp8(tmp_path / "model", (2, 2) if family != "LLAMA4" else "rows", "fp8" if family != "LLAMA4" else "fbgemm_fp8")
+    copy = save_decoded(folder, tmp_path / "copy", torch.float32)
+    flags = dict(LORA, lora_target_modules=["q_proj", "o_proj"] if family != "DEEPSEEK_V3" else ["kv_b_proj", "o_proj"], max_steps=3)
+    runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / name, **flags), 2) for name, base in (("kept", folder), ("copied", copy))]
+    assert "matrices stay so" in runs[0].text
+    assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-6) and len(set(runs[0].losses)) > 1
+    a, b = (load_file(run.folder / "adapter_model.safetensors") for run in runs)
+    assert a.keys() == b.keys() and all(torch.allclose(a[name], b[name], rtol=1e-4, atol=1e-6) for name in a)
+
+
+@pytest.mark.parametrize("flags", [dict(LORA), dict(LORA, fp8_dequantize=True), dict(LORA, load_in_4bit=True), {}], ids=["kept", "decoded", "nf4", "whole"])
+@pytest.mark.parametrize("tile", [(16, 16), "matrix"], ids=["tiles", "matrix"])
+def test_a_plan_needs_no_files(inputs, tmp_path, tile, flags):
+    """What config.json says of them is what they are."""
+    tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **tiny_llama.WIDE)
+    folder = store_in_fp8(tmp_path / "model", tile)
+    words = flag_words(base_flags(folder, inputs.data("messages"), tmp_path / "out", **flags))
+    plans = []
+    for is_there in (True, False):
+        text = strata("plan", "--world_size", 2, "--device", "cpu", *words)
+        # Not what the program itself was found to take.
+        plans.append([line for line in text.splitlines() if re.match("model|parameters|gradients|optimizer|slots|activations|logits|wire", line)])
+        if is_there:
+            (folder / "model.safetensors").unlink()
+    assert plans[0] == plans[1] and any(line.startswith("parameters ") for line in plans[0])
+
+
+def test_what_is_kept_takes_half(inputs, tmp_path):
+    tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **dict(tiny_llama.WIDE, hidden_size=256, intermediate_size=512))
+    folder = store_in_fp8(tmp_path / "model", (128, 128))
+    sizes = {}
+    for name, flags in (("kept", {}), ("decoded", dict(fp8_dequantize=True))):
+        words = flag_words(base_flags(folder, inputs.data("messages"), tmp_path / "out", dtype="bfloat16", **LORA, **flags))
+        sizes[name] = float(re.search(r"^peak .*parameters ([\d.]+) MB", strata("plan", "--device", "cpu", *words), re.M).group(1))
+    assert sizes["kept"] < 0.6 * sizes["decoded"]
+
+
+def test_a_flag_that_decodes_nothing_is_told(inputs, tmp_path):
+    tiny_llama.save_model(tmp_path / "model", **tiny_llama.PLAIN)
+    run = run_strata(base_flags(tmp_path / "model", inputs.data("messages"), tmp_path / "out", max_steps=1, fp8_dequantize=True))
+    assert "fp8_dequantize: has no effect; the checkpoint holds nothing in fp8" in run.text
