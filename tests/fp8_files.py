@@ -66,6 +66,11 @@ def store_in_fp8(folder, tile=(16, 16), method="fp8", scale_type=torch.float32, 
     return folder
 
 
+def announced_block(config):
+    """That of compressed-tensors."""
+    return next((group["weights"].get("block_structure") for group in config.get("config_groups", {}).values()), None)
+
+
 def decoded(folder, dtype):
     """Every weight as torch decodes it: code times scale in fp32, then rounded once."""
     config = json.loads((folder / "config.json").read_text())["quantization_config"]
@@ -79,7 +84,7 @@ def decoded(folder, dtype):
             weight = (weight.float() * weights[name + end].float()).to(dtype)
         elif weight.dtype == torch.float8_e4m3fn:
             scales = weights[name + end].reshape(1, 1) if weights[name + end].dim() == 0 else weights[name + end]
-            block = config.get("weight_block_size") or [-(-size // count) for size, count in zip(weight.shape, scales.shape)]
+            block = config.get("weight_block_size") or announced_block(config) or [-(-size // count) for size, count in zip(weight.shape, scales.shape)]
             weight = (weight.float() * spread(scales, block, weight.shape)).to(dtype)
         plain[name] = weight
     return plain

@@ -56,6 +56,8 @@ def test_one_scale_of_a_matrix(tmp_path):
 # Tiles that do not divide, also of every row and column; sizes that nothing divides.
 KINDS = {"tiles": dict(tile=(16, 8)), "wide_tiles": dict(tile=(128, 128)), "uneven": dict(tile=(5, 7)), "rows": dict(tile="rows", method="fbgemm_fp8"),
          "compressed_rows": dict(tile="rows", method="compressed-tensors", scale_type=torch.bfloat16),
+         "compressed_tiles": dict(tile=(5, 7), method="compressed-tensors", config_groups={"group_0": {"weights": {
+             "num_bits": 8, "type": "float", "symmetric": True, "strategy": "block", "block_structure": [5, 7]}}}),
          "compressed_matrix": dict(tile="matrix", method="compressed-tensors", format="naive-quantized", scale_type=torch.float16),
          "experts": dict(tile="rows", method="fbgemm_fp8")}
 ODD = dict(tiny_llama.ODD, dtype="bfloat16")
@@ -97,6 +99,7 @@ RUNS = {
     "vera": (1, dict(use_peft=True, peft_type="VERA", dtype="bfloat16")),
     "prompt": (2, dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=3, lora_target_modules=None, lora_r=None)),
     "lora_bf16": (1, dict(use_peft=True, bf16=True, dtype="bfloat16")),
+    "loftq": (1, dict(use_peft=True, load_in_4bit=True, init_lora_weights="loftq", dtype="bfloat16")),
     "pissa": (1, dict(use_peft=True, init_lora_weights="pissa")),
     "nf4": (1, dict(use_peft=True, load_in_4bit=True, bnb_4bit_quant_type="nf4")),
     "nf4_on_3": (3, dict(use_peft=True, load_in_4bit=True, bnb_4bit_quant_type="nf4", dtype="bfloat16")),
@@ -132,11 +135,12 @@ def base_of(run):
         return file.metadata().get("base_fingerprint")
 
 
-def test_an_adapter_over_it_goes_on_over_the_copy(inputs, tmp_path):
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_adapter_over_it_goes_on_over_the_copy(inputs, tmp_path, dtype):
     """One mark for both; merged into either it is one model; PEFT loads it over the copy."""
-    tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **tiny_llama.PLAIN)
+    tiny_llama.save_model(tmp_path / "model", dtype=dtype, **tiny_llama.PLAIN)
     folder = store_in_fp8(tmp_path / "model", (16, 16))
-    copy = save_decoded(folder, tmp_path / "copy", torch.bfloat16)
+    copy = save_decoded(folder, tmp_path / "copy", getattr(torch, dtype))
     flags = dict(use_peft=True, lora_target_modules="all-linear", learning_rate=1e-2, save_strategy="steps", save_steps=2)
     run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=2, **flags), 2)
     other = run_strata(base_flags(copy, inputs.data("messages"), tmp_path / "other", max_steps=1, **flags))
@@ -180,6 +184,15 @@ def test_converted_it_is_plain(tmp_path, to):
     assert found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
     entry = json.loads((tmp_path / "model-out" / "config.json").read_text()).get("quantization_config", {})
     assert entry.get("quant_method") == ("bitsandbytes" if to == "bnb-4bit" else None)
+
+
+@pytest.mark.parametrize("entry", [dict(fmt="e5m2"), dict(quant_method="fbgemm_fp8")], ids=["fmt", "scales"])
+def test_what_is_not_read_may_be_looked_at(tmp_path, entry):
+    tiny_llama.save_model(tmp_path, dtype="bfloat16", **tiny_llama.PLAIN)
+    store_in_fp8(tmp_path, (5, 7))
+    config = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    edit_config(tmp_path, quantization_config={**config, **entry, "weight_block_size": None})
+    assert any(tensor["dtype"] == "F8_E4M3" for tensor in inspect(tmp_path)["tensors"])
 
 
 def test_what_inspect_says(tmp_path):
@@ -242,6 +255,8 @@ def test_damaged_files_are_refused(tmp_path, change, message):
     (dict(weight_block_size=[0, 16]), "weight_block_size: found [0, 16], expected two positive whole numbers, or null"),
     (dict(weight_block_size=16), "weight_block_size: found 16, expected two positive whole numbers, or null"),
     (dict(fmt="e5m2"), 'fmt: found "e5m2", expected e4m3; use a checkpoint of 16 bits'),
+    (dict(quant_method="compressed-tensors", format="naive-quantized", config_groups={"group_0": {"weights": {"num_bits": 8, "type": "int"}}}),
+     "expected type float of 8 bits"),
     (dict(expert_dtype="fp4"), 'expert_dtype: found "fp4", expected fp8'),
     (dict(quant_method="compressed-tensors", format="pack-quantized"), 'found quant_method "compressed-tensors"'),
     (dict(quant_method="compressed-tensors", format="float-quantized", transform_config={"a": 1}), "transform_config: found "),

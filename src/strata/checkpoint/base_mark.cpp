@@ -12,6 +12,9 @@
 #include "strata/checkpoint/manifest.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/fp8.h"
+#include "strata/shard/fp8_loading.h"
+#include "strata/shard/loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -26,15 +29,22 @@ std::string origin(const hf::ModelFolder& folder, const CodesOnTheWay& quantized
   std::vector<float> sampled = hf::sampled_values(folder);
   at::Tensor values =
       at::from_blob(sampled.data(), {static_cast<int64_t>(sampled.size())}, at::kFloat);
-  at::Tensor rounded = values.to(quantized.type);
+  at::Tensor rounded = values.to(quantized.type).to(at::kFloat);
+  // Weights in fp8 are those of their copy.
+  const bool in_fp8 = hf::announces_fp8(folder.config());
+  if (in_fp8) {
+    values = values.to(shard::scalar_type_of(shard::decoded_type(folder), "")).to(at::kFloat);
+  }
   if (quantized.quantization.quantization.format.kind ==
       ops::quant::Kind::kInt8) {  // is made from fp16, whatever it was
     values = values.to(at::kHalf);
     rounded = rounded.to(at::kHalf);
   }
-  const std::string_view name = quantized.type == at::kBFloat16 ? "bfloat16" : "float16";
-  const bool is_rounded =
-      quantized.type != at::kFloat && !values.equal(rounded.to(values.scalar_type()));
+  const std::string_view name = quantized.type == at::kFloat      ? "float32"
+                                : quantized.type == at::kBFloat16 ? "bfloat16"
+                                                                  : "float16";
+  const bool may_differ = quantized.type != at::kFloat || in_fp8;
+  const bool is_rounded = may_differ && !values.equal(rounded);
   return is_rounded ? fmt::format("{}{}", kRounded, name) : std::string(kAsStored);
 }
 

@@ -86,11 +86,11 @@ void AdaptedModel::attach_base(const hf::ModelFolder& base, const BaseTensors& t
   // What is in the adapter's file comes from there.
   std::set<const nn::Parameter*> of_adapter;
   for (const auto& tensor : adapter_->tensors()) of_adapter.insert(tensor.parameter);
-  for (const auto& [name, source] : model_->check_weights(base)) {
-    for (nn::Parameter* parameter : model_->parameters()) {
-      if (parameter->name() != name || of_adapter.contains(parameter)) continue;
-      parameter->attach_value(tensors.at(source));
-    }
+  const models::WeightSources sources = model_->check_weights(base);
+  for (nn::Parameter* parameter : model_->parameters()) {
+    const auto source = sources.find(parameter->name());
+    if (source == sources.end() || of_adapter.contains(parameter)) continue;
+    parameter->attach_value(tensors.at(source->second));
   }
 }
 

@@ -35,7 +35,7 @@ std::vector<Matrix> sampled_matrices(const ModelFolder& folder) {
   for (const std::string& name : folder.names()) {
     const TensorInfo& info = *folder.find(name);
     if (info.shape.size() < 2 || name == "lm_head.weight" || scales.contains(name)) continue;
-    auto fp8 = find_fp8_weight(folder, name);
+    auto fp8 = find_readable_fp8(folder, name);
     const bool is_plain =
         info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16;
     if (is_plain || fp8) matrices.push_back({&info, std::move(fp8)});
@@ -65,15 +65,32 @@ void sample(const ModelFolder& folder, const TensorInfo& info, const Take& take)
   forget_pages(folder.bytes(info));  // the kernel maps far more than was looked at
 }
 
-// Those of fp8 as a copy in bfloat16 has them.
-void append_values(const ModelFolder& folder, const Matrix& matrix, std::vector<float>& values) {
+// The type of a copy of weights in fp8: what config.json names; else bfloat16.
+DType type_of_copy(const ModelFolder& folder) {
+  const Json& config = folder.config();
+  const Json named = config.value("dtype", config.value("torch_dtype", Json()));
+  if (!named.is_string()) return DType::kBF16;
+  const std::string name = named.get<std::string>();
+  if (name.ends_with("float16") && !name.ends_with("bfloat16")) return DType::kF16;
+  return name.ends_with("float32") ? DType::kF32 : DType::kBF16;
+}
+
+float rounded(float value, DType type) {
+  if (type == DType::kF32) return value;
+  return type == DType::kF16 ? fp16_to_float(float_to_fp16(value))
+                             : bf16_to_float(float_to_bf16(value));
+}
+
+// Those of fp8 as a copy of that type has them.
+void append_values(const ModelFolder& folder, const Matrix& matrix, DType type,
+                   std::vector<float>& values) {
   const std::byte* bytes = folder.bytes(*matrix.info).data();
   const DType dtype = matrix.info->dtype;
   sample(folder, *matrix.info, [&](uint64_t begin, uint64_t count) {
     if (matrix.fp8) {
       std::vector<float> decoded(count);
       read_fp8(folder, *matrix.fp8, static_cast<int64_t>(begin), decoded);
-      for (const float value : decoded) values.push_back(bf16_to_float(float_to_bf16(value)));
+      for (const float value : decoded) values.push_back(rounded(value, type));
       return;
     }
     for (uint64_t i = begin; i < begin + count; ++i) {
@@ -91,7 +108,7 @@ std::string sampled_weights(const ModelFolder& folder) {
   for (const Matrix& matrix : sampled_matrices(folder)) {
     sampled += heading(matrix.info->name, *matrix.info);
     std::vector<float> values;
-    append_values(folder, matrix, values);
+    append_values(folder, matrix, type_of_copy(folder), values);
     sampled.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
   }
   return sampled;
@@ -123,7 +140,9 @@ std::string base_fingerprint(const ModelFolder& folder) {
 
 std::vector<float> sampled_values(const ModelFolder& folder) {
   std::vector<float> values;
-  for (const Matrix& matrix : sampled_matrices(folder)) append_values(folder, matrix, values);
+  for (const Matrix& matrix : sampled_matrices(folder)) {
+    append_values(folder, matrix, DType::kF32, values);
+  }
   return values;
 }
 

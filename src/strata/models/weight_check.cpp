@@ -153,6 +153,9 @@ WeightSources match_weights(const hf::ModelFolder& folder,
 
 bool same_values(const hf::ModelFolder& folder, const hf::TensorInfo& a, const hf::TensorInfo& b) {
   if (a.dtype != b.dtype || a.shape != b.shape) return false;
+  const auto in_fp8 = hf::find_readable_fp8(folder, a.name);
+  const auto other = in_fp8 ? hf::find_readable_fp8(folder, b.name) : std::nullopt;
+  if (in_fp8 && (!other || !same_values(folder, *in_fp8->scales, *other->scales))) return false;
   const auto left = folder.bytes(a), right = folder.bytes(b);
   return std::memcmp(left.data(), right.data(), left.size()) == 0;
 }

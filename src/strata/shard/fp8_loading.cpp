@@ -40,6 +40,7 @@ void read_fp8(const hf::ModelFolder& folder, const hf::Fp8Weight& weight, int64_
     if (buffer.defined()) part.copy_(decoded);
     forget_pages(codes.subspan(static_cast<size_t>(begin + done), static_cast<size_t>(count)));
   }
+  forget_pages(folder.bytes(*weight.scales));
 }
 
 void read_fp8(const hf::ModelFolder& folder, const hf::Fp8Weight& weight, int64_t begin,
@@ -50,7 +51,9 @@ void read_fp8(const hf::ModelFolder& folder, const hf::Fp8Weight& weight, int64_
 }
 
 hf::DType decoded_type(const hf::ModelFolder& folder) {
-  return hf::dtype_of_torch_dtype(named_type(folder.config())).value_or(hf::DType::kBF16);
+  const auto named = hf::dtype_of_torch_dtype(named_type(folder.config()));
+  const bool is_one = named == hf::DType::kF32 || named == hf::DType::kF16;
+  return is_one ? *named : hf::DType::kBF16;
 }
 
 }  // namespace strata::shard

@@ -15,8 +15,8 @@ struct Fp8Case {
 
 // Tiles that divide and that do not, of rows, of the whole; sizes that vectors do not divide.
 inline const std::vector<Fp8Case> kFp8Cases{
-    {3, 7, 2, 3},      {1, 1, 1, 1},     {9, 131, 4, 16},    {70, 72, 128, 128},
-    {40, 264, 1, 264}, {48, 64, 48, 64}, {200, 136, 64, 24}, {13, 2080, 128, 128}};
+    {3, 7, 2, 3},     {1, 1, 1, 1},   {9, 131, 4, 16},    {70, 72, 128, 128},  {40, 264, 1, 264},
+    {48, 64, 48, 64}, {5, 64, 2, 12}, {200, 136, 64, 24}, {13, 2080, 128, 128}};
 
 // Random codes, without NaN.
 inline quant::QuantizedMatrix random_fp8(const Fp8Case& of, at::ScalarType plain = at::kFloat) {

@@ -177,7 +177,7 @@ class ModelFolderState : public SavedState {
   }
   void read(size_t index, std::span<std::byte> out) override {
     const SavedTensor& tensor = tensors_[index];
-    if (const auto fp8 = hf::find_fp8_weight(folder_, tensor.weight)) {
+    if (const auto fp8 = hf::find_readable_fp8(folder_, tensor.weight)) {
       shard::read_fp8(folder_, *fp8, /*begin=*/0, tensor.dtype, out);
       return;
     }
@@ -195,7 +195,7 @@ class ModelFolderState : public SavedState {
 
  private:
   bool is_fp8(const std::string& name) const {
-    return hf::find_fp8_weight(folder_, name).has_value();
+    return hf::find_readable_fp8(folder_, name).has_value();
   }
 
   hf::ModelFolder folder_;

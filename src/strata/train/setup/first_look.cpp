@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "strata/base/error.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/fp8.h"
@@ -17,6 +18,8 @@ namespace strata::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kAnnounced = "fp8\n";  // by rank 0's config.json
 
 // Whether the folder holds weights and not only an index of files that were not fetched.
 bool holds_weights(const fs::path& folder) {
@@ -59,17 +62,28 @@ void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group&
 
 std::optional<models::Fp8Tiles> share_fp8(const config::ModelConfig& config, bool is_imagined,
                                           comm::Group& world, const Json& model_config) {
-  if (config.model_name_or_path.empty() || !hf::announces_fp8(model_config)) return {};
+  if (config.model_name_or_path.empty()) return {};
+  const bool is_announced = hf::announces_fp8(model_config);
   std::string text;
   bool has_files = !is_imagined;
   comm::all_or_nothing(world, "looking for weights in fp8", [&] {
+    if (!is_announced) return;
+    (void)hf::read_fp8_form(model_config);
     const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
-    if (!folder) return;
-    has_files = true;
-    text = models::text_of(models::fp8_tiles(*folder));
+    has_files |= folder.has_value();
+    if (folder) text = std::string(kAnnounced) + models::text_of(models::fp8_tiles(*folder));
   });
   if (!has_files) return {};
-  return models::parse_fp8_tiles(is_imagined ? text : comm::broadcast_string(world, text));
+  if (!is_imagined) text = comm::broadcast_string(world, text);
+  // Each rank has read a config.json of its own.
+  comm::all_or_nothing(world, "comparing what is in fp8", [&] {
+    if (text.starts_with(kAnnounced) == is_announced) return;
+    throw FormatError(
+        "config.json: found {} in fp8, expected {}, as on rank 0; give all ranks one checkpoint",
+        is_announced ? "weights" : "none", is_announced ? "none" : "weights");
+  });
+  if (!is_announced) return {};
+  return models::parse_fp8_tiles(text.substr(kAnnounced.size()));
 }
 
 bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,

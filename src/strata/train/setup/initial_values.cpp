@@ -104,8 +104,12 @@ void start_from_base(const config::RunConfig& config, const BaseFiles& base, boo
   if (!is_continued || adapters::changes_base(trainee.adapter->options())) {
     checkpoint::PlainBase plain{.read = {}, .is_on_rank_0_alone = sends};
     if (!models::stored_quantization(trainee.model_config)) {
-      plain.read = [&](const nn::Parameter& parameter) {
-        return checkpoint::read_plain(*base.folder, base.sources.at(parameter.name()));
+      const at::ScalarType type = shard::storage_type_of(config.model.dtype, trainee.model_config);
+      plain.read = [&base, type](const nn::Parameter& parameter) {
+        const std::string& name = base.sources.at(parameter.name());
+        const at::Tensor values = checkpoint::read_plain(*base.folder, name);
+        // What is decoded is of no type before; codes were made of the run's.
+        return hf::find_fp8_weight(*base.folder, name) ? values.to(type).to(at::kFloat) : values;
       };
     }
     checkpoint::initialize_from_base(*trainee.adapter, *trainee.store, config.train.seed,
@@ -146,7 +150,8 @@ void fill_quantized(const BaseFiles& base, bool sends, at::ScalarType type,
 
 // By what config.json says of matrices.
 bool is_in_fp8(const Json& model_config, const nn::Parameter& parameter) {
-  return parameter.shape().size() > 1 && hf::announces_fp8(model_config);
+  return parameter.shape().size() > 1 && !parameter.is_embedding_table() &&
+         hf::announces_fp8(model_config);
 }
 
 // A weight that is quantised on the way in: what a range of it is rounded to, and, where they do

@@ -6,10 +6,10 @@
 
 #include "strata/base/float8.h"
 
-namespace strata::shard {
+namespace strata::ops {
 namespace {
 
-TEST(Fp8, EveryPatternIsWhatLibtorchSays) {
+TEST(Float8, EveryPatternIsWhatLibtorchSays) {
   const at::Tensor patterns = at::arange(256, at::kByte);
   const at::Tensor expected = patterns.view(at::kFloat8_e4m3fn).to(at::kFloat);
   for (int i = 0; i < 256; ++i) {
@@ -25,4 +25,4 @@ TEST(Fp8, EveryPatternIsWhatLibtorchSays) {
 }
 
 }  // namespace
-}  // namespace strata::shard
+}  // namespace strata::ops
