@@ -14,6 +14,7 @@
 
 #include "strata/base/descriptor.h"
 #include "strata/base/error.h"
+#include "strata/base/probe_file.h"
 
 namespace strata {
 namespace {
@@ -212,18 +213,10 @@ void require_writable_folder(const fs::path& path) {
         "folder",
         path.string(), errno_text(error != 0 ? error : ENOTDIR));
   }
-  std::string probe = (path / ".write-test-XXXXXX").string();
-  const Descriptor file(::mkostemp(probe.data(), O_CLOEXEC));
-  if (file.get() < 0) {
-    throw IoError(
-        "{}: found {} when creating a file in it, expected a writable folder; change its "
-        "permissions or choose another",
-        path.string(), errno_text(errno));
-  }
+  const ProbeFile file(path);
   // A quota that is used up lets files be made and nothing be written to them.
   const bool is_written = write_fully(file.get(), std::as_bytes(std::span("", 1)), 0) == 1;
   const int error_number = errno;
-  ::unlink(probe.c_str());
   if (is_written) return;
   throw IoError(
       "{}: found {} when writing to a file in it, expected a folder with room; free space there or "

@@ -1,7 +1,6 @@
 #include "strata/hf/base_fingerprint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -13,6 +12,7 @@
 #include "strata/base/file.h"
 #include "strata/base/float16.h"
 #include "strata/hf/bitsandbytes.h"
+#include "strata/hf/element.h"
 #include "strata/hf/fp8.h"
 
 namespace strata::hf {
@@ -41,17 +41,6 @@ std::vector<Matrix> sampled_matrices(const ModelFolder& folder) {
     if (is_plain || fp8) matrices.push_back({&info, std::move(fp8)});
   }
   return matrices;
-}
-
-float value_at(const std::byte* bytes, DType dtype) {
-  if (dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, bytes, sizeof(value));
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
 }
 
 // Calls `take` with the first element and the number of a block at the beginning and of one in the
@@ -94,7 +83,7 @@ void append_values(const ModelFolder& folder, const Matrix& matrix, DType type,
       return;
     }
     for (uint64_t i = begin; i < begin + count; ++i) {
-      values.push_back(value_at(bytes + i * size_of(dtype), dtype));
+      values.push_back(element_at(bytes + i * size_of(dtype), dtype));
     }
   });
 }

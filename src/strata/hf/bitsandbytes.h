@@ -1,6 +1,6 @@
 // Weights that bitsandbytes serialised into a checkpoint: which tensors belong to one and what its
 // quant_state says. Never: arithmetic on codes. Source: bitsandbytes 0.50
-// QuantState.as_dict(packed) and Linear8bitLt's state dict; layout in docs/format/quantized.md.
+// QuantState.as_dict(packed) and Linear8bitLt's state dict.
 #pragma once
 
 #include <cstdint>

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/base/float16.h"
 #include "strata/base/float8.h"
+#include "strata/hf/element.h"
 
 namespace strata::hf {
 namespace {
@@ -107,15 +106,7 @@ void require_announced(const ModelFolder& folder, const TensorInfo& codes) {
 }
 
 float element(std::span<const std::byte> bytes, DType dtype, int64_t index) {
-  const std::byte* at = bytes.data() + static_cast<size_t>(index) * size_of(dtype);
-  if (dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, at, sizeof(value));
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, at, sizeof(bits));
-  return dtype == DType::kBF16 ? bf16_to_float(bits) : fp16_to_float(bits);
+  return element_at(bytes.data() + static_cast<size_t>(index) * size_of(dtype), dtype);
 }
 
 // Where the scale of an element is.

@@ -262,6 +262,19 @@ TEST(TokenCache, AnErrorLeavesNothing) {
   EXPECT_FALSE(load_or_make_tokens(folder.path(), "k", write_dataset).was_cached);
 }
 
+// Children end with 1 where they made the set, with 0 where another did.
+void expect_one_made(const std::vector<pid_t>& children) {
+  int made = 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    ASSERT_LT(WEXITSTATUS(status), 2);
+    made += WEXITSTATUS(status);
+  }
+  EXPECT_EQ(made, 1);
+}
+
 // Processes that start together: one makes the set, the others wait for it.
 TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
   const TemporaryFolder folder;
@@ -277,15 +290,7 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
     }
     children.push_back(child);
   }
-  int made = 0;
-  for (const pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status));
-    ASSERT_LT(WEXITSTATUS(status), 2);
-    made += WEXITSTATUS(status);
-  }
-  EXPECT_EQ(made, 1);
+  expect_one_made(children);
 }
 
 // What the process holds, as the system counts it, and what a plan then takes for the process's
@@ -409,15 +414,7 @@ TEST(TokenCache, OfThoseWhoGaveUpOneMakesIt) {
     }
     children.push_back(child);
   }
-  int made = 0;
-  for (const pid_t child : children) {
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFEXITED(status));
-    ASSERT_LT(WEXITSTATUS(status), 2);
-    made += WEXITSTATUS(status);
-  }
-  EXPECT_EQ(made, 1);
+  expect_one_made(children);
 }
 
 TEST(TokenCache, TheKeyFollowsEverythingThatMatters) {
