@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import tiny_llama
@@ -75,6 +75,48 @@ def test_adapters_of_granite_equal_those_of_peft(tmp_path, targets, family):
     assert all(relative_error(found[key], weight) < 1e-6 for key, weight in merged.items())
 
 
+# Routers that transformers keeps in fp32, whatever type a model is loaded in.
+KEPT = {"ernie4_5_moe": ".gate.weight", "hunyuan_v1_moe": ".gate.wg.weight"}
+
+
+@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("family", KEPT)
+def test_routers_rest_in_the_type_that_transformers_keeps(inputs, tmp_path, family, world):
+    """Where all else rests in 16 bits: types of all tensors as save_pretrained() writes them, and not a bit of a router is lost."""
+    base = inputs.model(family)
+    run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "out", max_steps=1, bf16=True, dtype="bfloat16", learning_rate=0,
+                                save_strategy="steps", save_steps=1), world)
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(tmp_path / "expected")
+    found, expected = (load_file(folder / "model.safetensors") for folder in (run.folder, tmp_path / "expected"))
+    assert found.keys() == expected.keys()
+    assert [name for name, tensor in expected.items() if tensor.dtype != found[name].dtype or not torch.equal(tensor, found[name])] == []
+    assert {name for name in found if name.endswith(KEPT[family])}
+    # It trains in that type: steps that 16 bits would swallow.
+    small = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "small", max_steps=1, bf16=True, dtype="bfloat16",
+                                  learning_rate=1e-6, weight_decay=0), world)
+    moved = load_file(small.folder / "model.safetensors")
+    assert all(not torch.equal(moved[name], found[name]) for name in found if name.endswith(KEPT[family]))
+
+
+@pytest.mark.parametrize("family", KEPT)
+def test_a_16_bit_run_chooses_by_what_16_bits_cannot_tell_apart(tmp_path, family):
+    """Routers' rows that differ by less than bfloat16 shows: rounded, every token would have the first experts."""
+    save_checkpoint(tmp_path, scale=0.04, **CONFIGS[FAMILIES[family]])
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    for name in [name for name in weights if name.endswith(KEPT[family])]:
+        row, steps = weights[name][:1].bfloat16().float(), torch.arange(len(weights[name])).reshape(-1, 1)
+        weights[name] = row * (1 + steps * 2.0 ** -12)
+    for name in [name for name in weights if name.endswith("e_score_correction_bias")]:
+        weights[name].zero_()
+    save_file(weights, file, {"format": "pt"})
+    documents = make_documents(LENGTHS)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    loss, logits = run_reference(model, documents)
+    tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
+    assert relative_error(tensors["logits"].float(), logits.float()) < 2e-2
+
+
 @pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe"])
 def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
     """Of every name and type, and what never trains bit by bit, on ranks that share a file of 16 bits."""
@@ -88,7 +130,8 @@ def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
         assert found.keys() == before.keys()
         for name, tensor in found.items():
             is_buffer = name.endswith(("e_score_correction_bias", "expert_bias"))
-            assert tensor.dtype == (torch.float32 if is_buffer else torch.bfloat16), name
+            is_kept = is_buffer or folder == run.folder and name.endswith(KEPT.get(family, ()))
+            assert tensor.dtype == (torch.float32 if is_kept else torch.bfloat16), name
             assert not is_buffer or torch.equal(tensor, before[name]), name
         model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
         assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info

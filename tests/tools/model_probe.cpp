@@ -330,7 +330,7 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
     const at::Tensor value = read_tensor(folder, source->second);
     store.values[p] = p->quantization()
                           ? ops::quant::quantize(value, p->quantization()->format).bytes
-                          : value.to(p->is_buffer() ? p->storage_type() : compute);
+                          : value.to(p->keeps_type() ? p->storage_type() : compute);
   }
   if (adapter == nullptr) return;
   const ReadPlain read_plain = [&](const nn::Parameter& p) {
@@ -351,7 +351,7 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
   for (const adapters::AdapterTensor& tensor : adapter->tensors()) {
     const at::Tensor value = read_tensor(files, tensor.name);
     const bool is_branch = tensor.parameter->name().ends_with(tensor.name);
-    const bool is_wide = is_branch || tensor.parameter->is_buffer();
+    const bool is_wide = is_branch || tensor.parameter->keeps_type();
     store.values[tensor.parameter] = value.to(is_wide ? at::kFloat : compute);
   }
 }

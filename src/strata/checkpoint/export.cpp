@@ -89,7 +89,7 @@ void on_disk_of_rank_0(comm::Group& world, const std::string& what,
 }
 
 at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::ScalarType> type) {
-  const bool keeps_type = parameter.quantization() || parameter.is_buffer();
+  const bool keeps_type = parameter.quantization() || parameter.keeps_type();
   return keeps_type ? parameter.storage_type() : type.value_or(parameter.storage_type());
 }
 

@@ -76,7 +76,7 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
   const checkpoint::AdapterValues values = checkpoint::read_adapter(adapter, *adapter_);
   if (adapters::changes_base(adapter_->options())) change_base(/*seed=*/0);
   for (const auto& [parameter, value] : values) {
-    const at::ScalarType type = parameter->is_buffer() ? parameter->storage_type() : compute_type_;
+    const at::ScalarType type = parameter->keeps_type() ? parameter->storage_type() : compute_type_;
     parameter->attach_value(value.to(device_, type).contiguous());
   }
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);

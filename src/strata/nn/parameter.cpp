@@ -37,6 +37,7 @@ void Parameter::set_quantization(const Quantization& quantization) {
   quantization_ = quantization;
   plain_storage_ = storage_;
   storage_ = at::kByte;
+  keeps_type_ = false;  // codes of the weights that keep theirs are codes as all others
   stored_numel_ =
       in_mxfp4 ? shape_[0] * ops::quant::stored_bytes(quantization.format, shape_[2], shape_[1])
                : ops::quant::stored_bytes(quantization.format, shape_[0], shape_[1]);

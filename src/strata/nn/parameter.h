@@ -51,8 +51,8 @@ class Parameter {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return numel_; }
   at::ScalarType storage_type() const { return storage_; }
-  // Not of a quantised one; a buffer keeps its own.
-  void set_storage_type(at::ScalarType type) { storage_ = is_buffer_ ? storage_ : type; }
+  // Not of a quantised one; one that keeps its type keeps it.
+  void set_storage_type(at::ScalarType type) { storage_ = keeps_type_ ? storage_ : type; }
   // The type it would have at rest without quantisation.
   at::ScalarType plain_storage_type() const { return quantization_ ? plain_storage_ : storage_; }
   // Elements of storage_type() at rest: numel(), or bytes of a quantised matrix.
@@ -74,11 +74,15 @@ class Parameter {
   // Whether it is a linear layer's weight as [in, out] (GPT-2's Conv1D), not [out, in].
   bool is_transposed() const { return is_transposed_; }
   void set_transposed() { is_transposed_ = true; }
-  // Whether it is a buffer of the reference that files hold: it never trains, keeps its type at
-  // rest and gathered, whatever that of the run, and is none of the parameters that are counted.
+  // Whether its type at rest is also that in which it is gathered and written, whatever that of the
+  // run: the reference's _keep_in_fp32_modules_strict, and buffers.
+  bool keeps_type() const { return keeps_type_; }
+  void set_keeps_type() { keeps_type_ = true; }
+  // Whether it is a buffer of the reference that files hold: it never trains, keeps its type, and
+  // is none of the parameters that are counted.
   bool is_buffer() const { return is_buffer_; }
   void set_buffer() {
-    is_buffer_ = true;
+    is_buffer_ = keeps_type_ = true;
     requires_grad_ = false;
   }
   bool requires_grad() const { return requires_grad_; }
@@ -126,6 +130,7 @@ class Parameter {
   bool requires_grad_ = true;
   bool is_embedding_table_ = false;
   bool is_transposed_ = false;
+  bool keeps_type_ = false;
   bool is_buffer_ = false;
   const at::Tensor& gathered() const;
   void decode_matrix(const at::Tensor& bytes, int64_t expert, const at::Tensor& out) const;

@@ -11,7 +11,7 @@ int64_t rounded_at_once(const at::Tensor& out) { return std::min(int64_t{1} << 1
 Source rounded_source(at::ScalarType type, Source source) {
   return [type, source = std::move(source)](const nn::Parameter& parameter, int64_t begin,
                                             const at::Tensor& out) {
-    if (out.scalar_type() == type || parameter.is_buffer()) return source(parameter, begin, out);
+    if (out.scalar_type() == type || parameter.keeps_type()) return source(parameter, begin, out);
     // Piece by piece: a buffer of the whole embedding would be in no plan.
     const at::Tensor rounded = at::empty({rounded_at_once(out)}, out.options().dtype(type));
     for (int64_t done = 0; done < out.numel(); done += rounded.numel()) {

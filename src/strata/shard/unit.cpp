@@ -22,13 +22,13 @@ Segment& segment_for(Unit& unit, const nn::Parameter& parameter) {
   for (Segment& segment : unit.segments) {
     if (segment.trainable == parameter.requires_grad() &&
         segment.storage == parameter.storage_type() &&
-        segment.holds_buffers == parameter.is_buffer()) {
+        segment.keeps_type == parameter.keeps_type()) {
       return segment;
     }
   }
   unit.segments.push_back({.trainable = parameter.requires_grad(),
                            .storage = parameter.storage_type(),
-                           .holds_buffers = parameter.is_buffer(),
+                           .keeps_type = parameter.keeps_type(),
                            .extents = {}});
   return unit.segments.back();
 }

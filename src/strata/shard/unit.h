@@ -26,15 +26,15 @@ struct Extent {
 // Quantised weights are a segment of bytes: positions and lengths count elements of the storage
 // type, so bytes there, and a piece is a range of the tensor's bytes (ops/quant/format.h).
 //
-// Parameters of one unit that share storage type and trainability, as one flat array; buffers
-// (nn::Parameter::is_buffer) by themselves. Rank r of a
+// Parameters of one unit that share storage type and trainability, as one flat array; those that
+// keep their type (nn::Parameter::keeps_type) by themselves. Rank r of a
 // shard group of n holds elements [r * shard_numel, (r + 1) * shard_numel): a contiguous flat range
 // of every tensor, possibly empty.
 // Invariants: numel == n * shard_numel; extents ascend and do not overlap.
 struct Segment {
   bool trainable = false;
   at::ScalarType storage = at::kFloat;
-  bool holds_buffers = false;
+  bool keeps_type = false;  // in the slot, too
   std::vector<Extent> extents;
   int64_t numel = 0;
   int64_t shard_numel = 0;

@@ -137,7 +137,7 @@ UnitStore::State& UnitStore::require(int u, const char* call,
 }
 
 static bool keeps_type(const Segment& segment) {
-  return segment.storage == at::kByte || segment.holds_buffers;
+  return segment.storage == at::kByte || segment.keeps_type;
 }
 
 at::ScalarType UnitStore::slot_type(const Segment& segment) const {

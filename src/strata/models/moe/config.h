@@ -36,6 +36,7 @@ struct MixtureConfig {
   bool correction_is_row = false;  // [1, experts]
   bool balances_logits = false;    // a loss balances the softmax of logits that these choose by
   bool wide_router = false;        // its products are taken in fp32
+  bool keeps_router = false;       // its weights rest, train and are written in fp32, too
   bool narrow_scores = false;      // scores by sigmoids are computed in the type of the logits
   // Adapters and codes know router and experts by no names, as those of the reference, which holds
   // them as parameters and, in this family, turns no name of a layer into one.

@@ -78,7 +78,7 @@ MixtureConfig parse_ernie4_5_moe_config(const Json& json) {
   c.correction_name = "gate.moe_statics.e_score_correction_bias";
   c.correction_is_row = true;
   c.balances_logits = true;
-  c.wide_router = true;
+  c.wide_router = c.keeps_router = true;
   c.router_comes_first = true;
   c.has_experts = read_expert_layers(config, c.llama.num_hidden_layers);
   return c;

@@ -47,7 +47,7 @@ ExtendedMixtureConfig parse_hunyuan_v1_moe_config(const Json& json) {
   mixture.router.normalizes = true;
   mixture.router_name = "gate.wg";
   mixture.router_is_linear = true;
-  mixture.wide_router = true;
+  mixture.wide_router = mixture.keeps_router = true;
   mixture.router_comes_first = true;
   mixture.shared_intermediate_size = mixture.llama.intermediate_size;
   mixture.shared_module = "shared_mlp";

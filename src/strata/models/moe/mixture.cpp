@@ -30,8 +30,10 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
       router_comes_first_(c.router_comes_first),
       router_is_linear_(c.router_is_linear),
       is_no_target_(c.is_no_target),
-      router_(path + "." + c.router_name, shape(c.llama.hidden_size, c.num_experts, storage)) {
+      router_(path + "." + c.router_name,
+              shape(c.llama.hidden_size, c.num_experts, c.keeps_router ? at::kFloat : storage)) {
   const int64_t hidden = c.llama.hidden_size;
+  if (c.keeps_router) router_.weight().set_keeps_type();
   if ((sigmoid_options_ || corrected_options_) && !c.correction_name.empty()) {
     std::vector<int64_t> sizes{c.num_experts};
     if (c.correction_is_row) sizes.insert(sizes.begin(), 1);

@@ -67,7 +67,7 @@ shard::Source base_values(const config::RunConfig& config, const BaseFiles& base
   return [&base, type, source, has_codes, rounding = shard::rounded_source(type, source)](
              const nn::Parameter& parameter, int64_t begin, const at::Tensor& out) {
     const auto name = base.sources.find(parameter.name());
-    const bool is_rounded = name != base.sources.end() && !parameter.is_buffer() &&
+    const bool is_rounded = name != base.sources.end() && !parameter.keeps_type() &&
                             is_rounded_first(*base.folder, name->second, has_codes, type);
     return is_rounded ? rounding(parameter, begin, out) : source(parameter, begin, out);
   };
