@@ -109,8 +109,9 @@ struct MatrixCodes {
   bool is_fp8;                      // a byte each with a scale a tile; else two elements a byte
   int block_shift;                  // log2 of the elements that share a scale, 5 or more; 4 bits
   int64_t tile_rows, tile_columns;  // fp8
+  int64_t tiles_across;             // fp8: tiles of a row of them
   Element through;                  // fp8: values are rounded to it
-  int64_t rows, columns;
+  int64_t rows, columns;            // both at most 2^31 - 2^11
   const uint8_t* codes;
   const float* scales;
   float table[16];  // what 4-bit codes stand for

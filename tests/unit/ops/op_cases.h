@@ -16,6 +16,7 @@ std::vector<OpRow> cross_entropy_ops();
 std::vector<OpRow> dropout_ops();
 std::vector<OpRow> optimizer_ops();
 std::vector<OpRow> matmul_ops();
+std::vector<OpRow> quant_ops();  // matrices of codes
 std::vector<OpRow> attention_ops();
 
 }  // namespace strata::ops

@@ -13,7 +13,7 @@ std::vector<OpRow> make_table() {
   std::vector<OpRow> table;
   for (const auto family :
        {norm_ops, rope_ops, gate_ops, activation_ops, gather_ops, cross_entropy_ops, dropout_ops,
-        optimizer_ops, matmul_ops, attention_ops}) {
+        optimizer_ops, matmul_ops, quant_ops, attention_ops}) {
     for (OpRow& row : family()) table.push_back(std::move(row));
   }
   return table;

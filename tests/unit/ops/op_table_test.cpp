@@ -85,9 +85,9 @@ TEST(OpTable, HasEveryOpOnceAndEveryGradientASlope) {
     if (!row.name.ends_with("_backward")) continue;
     EXPECT_FALSE(row.make(row.sizes[1], at::kFloat, at::kCPU).slopes.empty()) << row.name;
   }
-  for (const char* op :
-       {"adamw", "attention", "cross_entropy", "dropout", "embedding", "geglu", "gemma_norm",
-        "layer_norm", "matmul", "rms_norm", "rope", "rope_of_neighbours", "square_sum", "swiglu"}) {
+  for (const char* op : {"adamw", "attention", "cross_entropy", "decode_fp8", "decode_nf4",
+                         "dropout", "embedding", "geglu", "gemma_norm", "layer_norm", "matmul",
+                         "rms_norm", "rope", "rope_of_neighbours", "square_sum", "swiglu"}) {
     EXPECT_EQ(std::count(names.begin(), names.end(), op), 1) << op;
   }
 }

@@ -47,91 +47,131 @@ __device__ inline void decode_4bit(const Codes4Bit& codes, const float* table, f
   }
 }
 
-// Elements of one row of an int8 matrix, any begin; zeros behind `count`.
-__device__ inline void decode_int8(const MatrixCodes& matrix, int64_t begin, int count,
-                                   float* out) {
-  const float scale = matrix.scales[begin / matrix.columns] * (1.0f / 127.0f);
-  const auto* from = reinterpret_cast<const int8_t*>(matrix.codes) + begin;
+// Up to eight codes of a byte each, the first in the lowest bits; zeros behind `count`.
+__device__ inline uint64_t read_bytes(const uint8_t* from, int count) {
+  if (count == kElements && reinterpret_cast<uintptr_t>(from) % kElements == 0) {
+    return *reinterpret_cast<const uint64_t*>(from);
+  }
+  uint64_t bytes = 0;
 #pragma unroll
   for (int k = 0; k < kElements; ++k) {
-    out[k] = k < count ? static_cast<float>(from[k]) * scale : 0.0f;
+    if (k < count) bytes |= static_cast<uint64_t>(from[k]) << (8 * k);
   }
+  return bytes;
 }
 
-// A code of E4M3, by its bits.
+__device__ inline uint32_t byte_of(uint64_t bytes, int k) {
+  return static_cast<uint32_t>(bytes >> (8 * k)) & 0xffu;
+}
+
+// An element of a matrix. Rows and columns fit into 31 bits: a division of 64 costs as much as all
+// else that is done for an element.
+struct Place {
+  uint32_t row, column;
+};
+
+// The block's first element, divided by one thread for all.
+__device__ inline void share_place(const MatrixCodes& matrix, int64_t first, Place* place) {
+  if (threadIdx.x == 0) {
+    *place = {static_cast<uint32_t>(first / matrix.columns),
+              static_cast<uint32_t>(first % matrix.columns)};
+  }
+  __syncthreads();
+}
+
+__device__ inline Place behind(const MatrixCodes& matrix, const Place& place, uint32_t offset) {
+  const auto columns = static_cast<uint32_t>(matrix.columns);
+  const uint32_t column = place.column + offset;
+  if (column < columns) return {place.row, column};
+  return {place.row + column / columns, column % columns};
+}
+
+// A code of E4M3: its bits in the places of an fp32, whose exponent is 120 too small. Also of what
+// is subnormal, in the one as in the other.
 __device__ inline float decode_e4m3(uint32_t code) {
   const uint32_t magnitude = code & 0x7fu;
-  const float normal = float_of_bits((magnitude << 20) + (120u << 23));
-  const float finite = magnitude < 8u ? static_cast<float>(magnitude) * 0x1p-9f : normal;
-  const float value = magnitude == 0x7fu ? float_of_bits(0x7fc00000u) : finite;
-  return (code & 0x80u) != 0 ? -value : value;
+  const float small = float_of_bits((code & 0x80u) << 24 | magnitude << 20);
+  return magnitude == 0x7fu ? float_of_bits(0x7fc00000u) : small * 0x1p120f;
 }
 
-__device__ inline float rounded_through(Element type, float value) {
-  if (type == Element::kBFloat16) return to_float(from_float<BFloat16>(value));
-  return type == Element::kHalf ? to_float(from_float<Half>(value)) : value;
+// Asked once for all of them: `type` is the same for the whole matrix.
+__device__ inline void round_through(Element type, float* values) {
+  if (type == Element::kBFloat16) {
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) values[k] = to_float(from_float<BFloat16>(values[k]));
+  } else if (type == Element::kHalf) {
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) values[k] = to_float(from_float<Half>(values[k]));
+  }
 }
 
-__device__ inline float scale_of_tile(const MatrixCodes& matrix, int64_t row, int64_t column) {
-  const int64_t across = (matrix.columns + matrix.tile_columns - 1) / matrix.tile_columns;
-  return matrix.scales[row / matrix.tile_rows * across + column / matrix.tile_columns];
+__device__ inline float scale_of_tile(const MatrixCodes& matrix, const Place& place) {
+  const uint32_t down = place.row / static_cast<uint32_t>(matrix.tile_rows);
+  const uint32_t across = place.column / static_cast<uint32_t>(matrix.tile_columns);
+  return matrix.scales[down * matrix.tiles_across + across];
 }
 
-// Elements of one row of a matrix in fp8, any begin; zeros behind `count`.
-__device__ inline void decode_fp8(const MatrixCodes& matrix, int64_t begin, int count, float* out) {
-  const int64_t row = begin / matrix.columns, column = begin % matrix.columns;
-  const bool is_one_tile = column % matrix.tile_columns + kElements <= matrix.tile_columns;
-  const float scale = count > 0 ? scale_of_tile(matrix, row, column) : 0.0f;
+__device__ inline float scale_of_row(const MatrixCodes& matrix, const Place& place) {
+  return matrix.scales[place.row] * (1.0f / 127.0f);
+}
+
+__device__ inline float decode_int8(uint32_t code, float scale) {
+  return static_cast<float>(static_cast<int8_t>(code)) * scale;
+}
+
+// Elements of one row of a matrix with an element a byte, any place; zeros behind `count`, which is
+// above 0.
+template <bool kIsFp8>
+__device__ inline void decode_bytes(const MatrixCodes& matrix, uint64_t bytes, const Place& place,
+                                    int count, float* out) {
+  if constexpr (!kIsFp8) {
+    const float scale = scale_of_row(matrix, place);
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) out[k] = decode_int8(byte_of(bytes, k), scale);
+    return;
+  }
+  const auto width = static_cast<uint32_t>(matrix.tile_columns);
+  if (count == kElements && place.column % width + kElements <= width) {
+    const float scale = scale_of_tile(matrix, place);
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) out[k] = decode_e4m3(byte_of(bytes, k)) * scale;
+  } else {
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      if (k < count) {
+        const float scale = scale_of_tile(matrix, {place.row, place.column + k});
+        out[k] = decode_e4m3(byte_of(bytes, k)) * scale;
+      } else {
+        out[k] = 0.0f;
+      }
+    }
+  }
+  round_through(matrix.through, out);
+}
+
+// The same where rows end among them.
+template <bool kIsFp8>
+__device__ inline void decode_across_rows(const MatrixCodes& matrix, uint64_t bytes, Place place,
+                                          int count, float* out) {
 #pragma unroll
   for (int k = 0; k < kElements; ++k) {
-    if (k >= count) {
-      out[k] = 0.0f;
-      continue;
-    }
-    const float of_element = is_one_tile ? scale : scale_of_tile(matrix, row, column + k);
-    out[k] = rounded_through(matrix.through, decode_e4m3(matrix.codes[begin + k]) * of_element);
+    out[k] = 0.0f;
+    if (k >= count) continue;
+    const uint32_t code = byte_of(bytes, k);
+    out[k] = kIsFp8 ? decode_e4m3(code) * scale_of_tile(matrix, place)
+                    : decode_int8(code, scale_of_row(matrix, place));
+    if (++place.column == matrix.columns) place = {place.row + 1, 0};
   }
+  if constexpr (kIsFp8) round_through(matrix.through, out);
 }
 
-// Of a matrix with an element a byte.
-__device__ inline float decode_one_8bit(const MatrixCodes& matrix, int64_t i) {
-  if (matrix.is_fp8) {
-    const float scale = scale_of_tile(matrix, i / matrix.columns, i % matrix.columns);
-    return rounded_through(matrix.through, decode_e4m3(matrix.codes[i]) * scale);
-  }
-  const float scale = matrix.scales[i / matrix.columns] * (1.0f / 127.0f);
-  return static_cast<float>(static_cast<int8_t>(matrix.codes[i])) * scale;
-}
-
-__device__ inline void decode_8bit(const MatrixCodes& matrix, int64_t begin, int count,
-                                   float* out) {
-  matrix.is_fp8 ? decode_fp8(matrix, begin, count, out) : decode_int8(matrix, begin, count, out);
+__device__ inline int count_of_pack(const MatrixCodes& matrix, int64_t begin) {
+  const int64_t left = matrix.rows * matrix.columns - begin;
+  return static_cast<int>(left < kElements ? left : kElements);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    decode_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
-  __shared__ float table[16];
-  const int64_t numel = matrix.rows * matrix.columns;
-  const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
-  const int count = static_cast<int>(numel - begin < kElements ? numel - begin : kElements);
-  // Ahead of the barrier: the codes are on their way while the table is shared.
-  Codes4Bit codes{};
-  const bool in_4bit = !matrix.is_int8 && !matrix.is_fp8;
-  if (in_4bit && count > 0) codes = read_4bit(matrix, begin, count);
-  share_table(matrix, table);
-  if (count <= 0) return;
-  float values[kElements];
-  if (in_4bit) {
-    decode_4bit(codes, table, values);
-  } else if (matrix.columns % kElements == 0) {
-    decode_8bit(matrix, begin, count, values);
-  } else {  // rows end inside the pack
-#pragma unroll
-    for (int k = 0; k < kElements; ++k) {
-      if (k < count) values[k] = decode_one_8bit(matrix, begin + k);
-    }
-  }
+__device__ inline void write_pack(const float* values, int count, T* out) {
   if (count == kElements) {
     constexpr int kN = kWide<T>;  // 4 of fp32, 8 of 16 bits
 #pragma unroll
@@ -139,14 +179,52 @@ __global__ void __launch_bounds__(kThreads)
       Pack<T, kN> pack;
 #pragma unroll
       for (int k = 0; k < kN; ++k) pack.v[k] = from_float<T>(values[start + k]);
-      store<T, kN>(out + begin + start, pack);
+      store<T, kN>(out + start, pack);
     }
-  } else {
-#pragma unroll
-    for (int k = 0; k < kElements; ++k) {
-      if (k < count) out[begin + k] = from_float<T>(values[k]);
-    }
+    return;
   }
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) {
+    if (k < count) out[k] = from_float<T>(values[k]);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    decode_4bit_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+  __shared__ float table[16];
+  const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
+  const int count = count_of_pack(matrix, begin);
+  // Ahead of the barrier: the codes are on their way while the table is shared.
+  Codes4Bit codes{};
+  if (count > 0) codes = read_4bit(matrix, begin, count);
+  share_table(matrix, table);
+  if (count <= 0) return;
+  float values[kElements];
+  decode_4bit(codes, table, values);
+  write_pack(values, count, out + begin);
+}
+
+template <typename T, bool kIsFp8>
+__global__ void __launch_bounds__(kThreads)
+    decode_byte_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+  __shared__ Place first;
+  const int64_t block_begin = int64_t{blockIdx.x} * kThreads * kElements;
+  const uint32_t offset = threadIdx.x * kElements;
+  const int64_t begin = block_begin + offset;
+  const int count = count_of_pack(matrix, begin);
+  uint64_t bytes = 0;  // ahead of the barrier, as above
+  if (count > 0) bytes = read_bytes(matrix.codes + begin, count);
+  share_place(matrix, block_begin, &first);
+  if (count <= 0) return;
+  const Place place = behind(matrix, first, offset);
+  float values[kElements];
+  if (place.column + static_cast<uint32_t>(count) <= matrix.columns) {
+    decode_bytes<kIsFp8>(matrix, bytes, place, count, values);
+  } else {
+    decode_across_rows<kIsFp8>(matrix, bytes, place, count, values);
+  }
+  write_pack(values, count, out + begin);
 }
 
 // Elements [0, count) of a row of x, zeros behind.
@@ -182,11 +260,15 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t k = int64_t{lane} * kElements; k < matrix.columns; k += 32 * kElements) {
     const int count =
         static_cast<int>(matrix.columns - k < kElements ? matrix.columns - k : kElements);
+    const int64_t begin = column * matrix.columns + k;
+    const Place place{static_cast<uint32_t>(column), static_cast<uint32_t>(k)};
     float values[kElements];
-    if (matrix.is_int8 || matrix.is_fp8) {
-      decode_8bit(matrix, column * matrix.columns + k, count, values);
+    if (matrix.is_fp8) {
+      decode_bytes<true>(matrix, read_bytes(matrix.codes + begin, count), place, count, values);
+    } else if (matrix.is_int8) {
+      decode_bytes<false>(matrix, read_bytes(matrix.codes + begin, count), place, count, values);
     } else {
-      decode_4bit(read_4bit(matrix, column * matrix.columns + k, count), table, values);
+      decode_4bit(read_4bit(matrix, begin, count), table, values);
     }
 #pragma unroll
     for (int row = 0; row < M; ++row) {
@@ -225,7 +307,10 @@ void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream strea
   const Grid grid{divide_up(numel, int64_t{kThreads} * kElements), kThreads};
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    launch("dequantize", decode_matrix<T>, grid, stream, matrix, static_cast<T*>(out));
+    const auto kernel = matrix.is_fp8    ? decode_byte_matrix<T, true>
+                        : matrix.is_int8 ? decode_byte_matrix<T, false>
+                                         : decode_4bit_matrix<T>;
+    launch("dequantize", kernel, grid, stream, matrix, static_cast<T*>(out));
   });
 }
 

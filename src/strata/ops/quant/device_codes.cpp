@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "strata/base/error.h"
 #include "strata/ops/quant/codebook.h"
 
 namespace strata::ops::quant {
@@ -13,12 +14,18 @@ Element plain_element(const QuantizedMatrix& matrix) {
 }
 
 cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tensor& scales) {
+  constexpr int64_t kMost = (int64_t{1} << 31) - (1 << 11);
+  if (matrix.rows > kMost || matrix.columns > kMost) {
+    throw InternalError("codes on a GPU: found a matrix [{}, {}], expected sizes of at most {}",
+                        matrix.rows, matrix.columns, kMost);
+  }
   cuda::MatrixCodes codes{
       .is_int8 = matrix.format.kind == Kind::kInt8,
       .is_fp8 = matrix.format.kind == Kind::kFp8,
       .block_shift = std::countr_zero(static_cast<uint64_t>(matrix.format.block)),
       .tile_rows = matrix.format.tile_rows,
       .tile_columns = matrix.format.block,
+      .tiles_across = (matrix.columns + matrix.format.block - 1) / matrix.format.block,
       .through = plain_element(matrix),
       .rows = matrix.rows,
       .columns = matrix.columns,
