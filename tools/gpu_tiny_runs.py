@@ -13,13 +13,19 @@ from gpu_check import ROOT, last_lines
 
 def tiny_inputs(check):
     sys.path.insert(0, str(ROOT / "tests"))
+    import fp8_files
     import tiny_llama
 
     folder = check.folder / "tiny"
     if not folder.exists():
         tiny_llama.save_model(folder / "model", **tiny_llama.WIDE)
         tiny_llama.save_model(folder / "mixture", **{**tiny_llama.MIXTRAL, "router_aux_loss_coef": 0.1})
-        tiny_llama.save_model(folder / "gpt-oss", **tiny_llama.GPT_OSS)
+        for name, config in (("gpt-oss", tiny_llama.GPT_OSS), ("delta-rule", tiny_llama.QWEN35), ("latents", tiny_llama.DEEPSEEK_V3),
+                             ("state-space", tiny_llama.GRANITE_HYBRID), ("convolution", tiny_llama.LFM2_MOE),
+                             ("chunks", tiny_llama.LLAMA4)):
+            tiny_llama.save_model(folder / name, **config)
+        tiny_llama.save_model(folder / "fp8", **tiny_llama.WIDE, dtype="bfloat16")
+        fp8_files.store_in_fp8(folder / "fp8", (16, 8))
         # Blocks of 32 values in both directions.
         tiny_llama.save_model(folder / "gpt-oss-mxfp4", **{**tiny_llama.GPT_OSS, "hidden_size": 64, "intermediate_size": 96},
                               dtype="bfloat16")
@@ -33,7 +39,8 @@ def tiny_inputs(check):
 OWN_FOLDER = "{own folder}"
 # What a run's words may begin with: its recipe, and the model and data of tiny_inputs().
 JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs"),
-        "gpt-oss": ("sft", "gpt-oss", "data"), "gpt-oss-mxfp4": ("sft", "gpt-oss-mxfp4", "data"),
+        **{name: ("sft", name, "data") for name in ("gpt-oss", "gpt-oss-mxfp4", "fp8", "delta-rule", "latents", "state-space",
+                                                    "convolution", "chunks")},
         "reward": ("reward", "model", "pairs")}
 
 
