@@ -75,7 +75,7 @@ def test_adapters_of_granite_equal_those_of_peft(tmp_path, targets, family):
     assert all(relative_error(found[key], weight) < 1e-6 for key, weight in merged.items())
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe"])
+@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe", "nemotron_h"])
 def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
     """Of every name and type, and what never trains bit by bit, on ranks that share a file of 16 bits."""
     base = inputs.model(family)
