@@ -41,6 +41,11 @@ LFM2_MOE = dict(MODEL, family="lfm2_moe", layer_types=["conv", "full_attention"]
 GRANITE_HYBRID = dict(MODEL, family="granitemoehybrid", layer_types=["mamba", "attention"] * 2, mamba_n_heads=12, mamba_n_groups=2,
                       mamba_d_state=32, mamba_chunk_size=64, num_local_experts=16, num_experts_per_tok=4, shared_intermediate_size=256)
 GRANITE_HYBRID["intermediate_size"] = 128
+FALCON_H1 = dict(MODEL, family="falcon_h1", head_dim=64, mamba_d_ssm=576, mamba_n_heads=9, mamba_d_state=32, mamba_rms_norm=True,
+                 ssm_multipliers=[0.7, 1.2, 0.9, 1.1, 0.8], ssm_out_multiplier=0.6, mlp_multipliers=[1.3, 0.7])
+NEMOTRON_H = dict(MODEL, family="nemotron_h", hybrid_override_pattern="M-*EM-", head_dim=64, mamba_num_heads=12, mamba_head_dim=64, n_groups=2,
+                  ssm_state_size=32, n_routed_experts=16, num_experts_per_tok=4, moe_intermediate_size=128,
+                  moe_shared_expert_intermediate_size=256)
 GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
@@ -180,6 +185,10 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="lfm2 experts", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="granite hybrid", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="granite hybrid", bf16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="falcon h1")),
+    (1, "NO_SHARD", dict(LORA, lora_target_modules=["in_proj", "q_proj", "down_proj"], model="falcon h1", bf16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="nemotron h", gradient_checkpointing_mode="selective")),
+    (1, "NO_SHARD", dict(LORA, lora_target_modules=["in_proj", "q_proj", "down_proj"], model="nemotron h", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="gemma2")),
     (1, "NO_SHARD", dict(LORA, model="gemma2", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="olmo3")),
@@ -297,6 +306,7 @@ def other_model(name, beside):
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
               "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35, "lfm2 experts": LFM2_MOE, "granite hybrid": GRANITE_HYBRID,
+              "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
               "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,

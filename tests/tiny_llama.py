@@ -148,6 +148,17 @@ GRANITE_HYBRID = dict(UNBALANCED, family="granitemoehybrid", num_hidden_layers=3
                       shared_intermediate_size=21, embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7,
                       logits_scaling=1.5)
 GRANITE_HYBRID["intermediate_size"] = 20
+BAMBA = dict(PLAIN, family="bamba", num_hidden_layers=3, attn_layer_indices=[1], hidden_size=36, num_attention_heads=3, num_key_value_heads=1,
+             mamba_n_heads=6, mamba_n_groups=3, mamba_d_state=5, mamba_chunk_size=8, mlp_bias=True, mamba_proj_bias=True)
+# Attention beside Mamba-2 in every layer, with factors around everything.
+FALCON_H1 = dict(PLAIN, family="falcon_h1", hidden_size=36, num_attention_heads=3, num_key_value_heads=1, mamba_d_ssm=42, mamba_n_heads=6,
+                 mamba_n_groups=3, mamba_d_state=5, mamba_chunk_size=8, mamba_rms_norm=True, attention_dropout=0.1, embedding_multiplier=2.5,
+                 lm_head_multiplier=0.6, key_multiplier=0.7, attention_in_multiplier=1.3, attention_out_multiplier=0.8,
+                 ssm_in_multiplier=1.4, ssm_out_multiplier=0.6, ssm_multipliers=[0.7, 1.2, 0.9, 1.1, 0.8], mlp_multipliers=[1.3, 0.7])
+# Layers of one module each, experts without gates that read a part of the channels.
+NEMOTRON_H = dict(PLAIN, family="nemotron_h", hybrid_override_pattern="M-E*", hidden_size=36, num_attention_heads=3, num_key_value_heads=1,
+                  head_dim=10, mamba_num_heads=6, mamba_head_dim=7, n_groups=3, ssm_state_size=5, chunk_size=8, n_routed_experts=5,
+                  num_experts_per_tok=2, moe_intermediate_size=12, moe_shared_expert_intermediate_size=21, moe_latent_size=13)
 HUNYUAN_MOE = dict(HUNYUAN, family="hunyuan_v1_moe", num_experts=5, moe_topk=[2, 3], intermediate_size=20)
 # Longer rows have queries that grow.
 MINISTRAL3 = dict(PLAIN, family="ministral3", head_dim=10, rope_parameters=dict(

@@ -50,7 +50,13 @@ FOUR_LAYERS = {"odd": dict(tiny_llama.ODD, num_hidden_layers=4),
                "llama4_text": dict(tiny_llama.LLAMA4, num_hidden_layers=4),
                "lfm2_moe": dict(tiny_llama.LFM2_MOE, num_hidden_layers=4, layer_types=["conv", "full_attention"] * 2),
                "granitemoehybrid": dict(tiny_llama.GRANITE_HYBRID, num_hidden_layers=4, layer_types=["mamba", "attention"] * 2),
+               "falcon_h1": dict(tiny_llama.FALCON_H1, num_hidden_layers=4),
+               # Without factors what joins the residual is kept twice a layer.
+               "falcon_h1_plain": dict(tiny_llama.FALCON_H1, num_hidden_layers=4, attention_out_multiplier=1.0, ssm_out_multiplier=1.0),
+               "nemotron_h": tiny_llama.NEMOTRON_H,
                "experts": dict(tiny_llama.QWEN3_MOE, num_hidden_layers=4, router_aux_loss_coef=0.3)}
+# PEFT adapts the product behind a state space in neither of these families.
+LORA_BESIDE_STATES = dict(LORA, lora_target_modules=["in_proj", "q_proj", "o_proj", "up_proj", "down_proj"])
 SHARED = dict(LORA, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])
 EXPERTS = dict(LORA, lora_dropout=0.0)
 PARAMETERS = dict(EXPERTS, lora_target_modules="q_proj",
@@ -80,7 +86,8 @@ def numbers(run):
     ("deepseek_v3", {}), ("deepseek_v2", dict(EXPERTS, lora_target_modules="all-linear")),
     ("gpt_oss", {}), ("gpt_oss", dict(LORA, **BALANCED)), ("gpt_oss", dict(PARAMETERS, **BALANCED)),
     ("olmoe", {}), ("minimax_m2", BALANCED), ("granitemoeshared", dict(EXPERTS, lora_target_modules="all-linear", **BALANCED)),
-    ("llama4_text", {}), ("lfm2_moe", {}), ("granitemoehybrid", dict(BALANCED)), ("granitemoehybrid", dict(EXPERTS, lora_target_modules="all-linear"))],
+    ("llama4_text", {}), ("lfm2_moe", {}), ("granitemoehybrid", dict(BALANCED)), ("granitemoehybrid", dict(EXPERTS, lora_target_modules="all-linear")),
+    ("falcon_h1", {}), ("falcon_h1_plain", LORA_BESIDE_STATES), ("nemotron_h", {}), ("nemotron_h", LORA_BESIDE_STATES)],
     ids=["whole", "lora", "dora", "prefix",
          "seed_oss-dropout", "seed_oss-lora", "apertus-xielu", "apertus-lora", "hunyuan-turns-first", "ministral3-lora",
          "granite-dropout", "phi3-fused", "gpt2-dropout", "gemma3-windows", "gemma4-shared-keys", "gemma4-lora", "gemma4-experts", "gemma4-experts-lora",
@@ -88,7 +95,8 @@ def numbers(run):
          "olmo3-no-input-norms", "olmo3-lora", "gemma2-capped", "gemma2-prefix", "mixture",
          "mixture-lora", "balanced", "balanced-lora", "balanced-experts-lora", "sigmoids", "sigmoids-lora", "latents", "latents-lora", "sinks", "sinks-lora", "parameters-lora",
          "olmoe-limits", "minimax_m2-balanced", "granitemoeshared-lora", "llama4-chunks",
-         "lfm2_moe-convolutions", "granitemoehybrid-balanced", "granitemoehybrid-lora"])
+         "lfm2_moe-convolutions", "granitemoehybrid-balanced", "granitemoehybrid-lora",
+         "falcon_h1-side-by-side", "falcon_h1-lora", "nemotron_h-single-modules", "nemotron_h-lora"])
 def test_every_mode_computes_the_same_bits(inputs, models, tmp_path, family, settings, mode):
     def run(name, **flags):
         return run_strata(base_flags(models[family], inputs.data("messages"), tmp_path / name, max_steps=3,

@@ -46,12 +46,22 @@ del LFM2_MOE_BASE["block_multiple_of"]
 GRANITE_HYBRID_BASE = dict(BASE, rms_norm_eps=1e-2, num_key_value_heads=2, layer_types=["mamba", "attention"], num_local_experts=0, shared_intermediate_size=22,
                            intermediate_size=14, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6, embedding_multiplier=2.5,
                            attention_multiplier=0.2, residual_multiplier=0.35, logits_scaling=1.7)
+# Mamba-2 of 4 heads in 2 groups, then attention, or both side by side with factors around everything.
+BAMBA_BASE = dict(BASE, rms_norm_eps=1e-2, num_key_value_heads=2, attn_layer_indices=[1], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6)
+FALCON_H1_BASE = dict(BASE, rms_norm_eps=1e-2, num_key_value_heads=2, mamba_d_ssm=48, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6,
+                      embedding_multiplier=2.5, lm_head_multiplier=0.6, key_multiplier=0.7, attention_in_multiplier=1.3,
+                      attention_out_multiplier=0.8, ssm_in_multiplier=1.4, ssm_out_multiplier=0.6,
+                      ssm_multipliers=[0.7, 1.2, 0.9, 1.1, 0.8], mlp_multipliers=[1.3, 0.7])
+# Layers of one module each.
+NEMOTRON_H_BASE = dict(BASE, layer_norm_epsilon=1e-2, num_key_value_heads=2, head_dim=8, hybrid_override_pattern="M*-", mamba_num_heads=4,
+                       mamba_head_dim=12, n_groups=2, ssm_state_size=6, n_routed_experts=6, moe_intermediate_size=14,
+                       moe_shared_expert_intermediate_size=22)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
 FALCON_BASE = dict(vocab_size=97, hidden_size=32, ffn_hidden_size=52, num_hidden_layers=2, num_attention_heads=4,
                    max_position_embeddings=64)
 BLOOM_BASE = dict(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
-BASES = {"lfm2": LFM2_BASE, "lfm2_moe": LFM2_MOE_BASE, "granitemoehybrid": GRANITE_HYBRID_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
+BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRON_H_BASE, "lfm2": LFM2_BASE, "lfm2_moe": LFM2_MOE_BASE, "granitemoehybrid": GRANITE_HYBRID_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
          "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "seed_oss": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
@@ -77,7 +87,8 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                    for family in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmoe", "ernie4_5_moe", "dots1",
                                   "hunyuan_v1_moe", "exaone_moe")},
                 **{family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")},
-                "lfm2_moe": ("feed_forward", "w1", "w3", "w2")}
+                "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
+                "nemotron_h": ("mixer", None, "up_proj", "down_proj")}
 # Of these files hold fused parameters, too.
 FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid", "llama4_text"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
@@ -137,6 +148,9 @@ def as_in_files(model, tensors):
             for e, both in enumerate(tensor):
                 yield f"{path}.experts.{e}.{gate}.weight", both.chunk(2)[0]
                 yield f"{path}.experts.{e}.{up}.weight", both.chunk(2)[1]
+        elif last == "up_proj":
+            for e, one in enumerate(tensor):
+                yield f"{path}.experts.{e}.{up}.weight", one
         elif last == "down_proj":
             for e, one in enumerate(tensor):
                 yield f"{path}.experts.{e}.{down}.weight", one

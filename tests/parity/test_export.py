@@ -65,7 +65,8 @@ def load(folder):
                                         ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3),
                                         ("falcon", 2), ("falcon_40b", 3), ("bloom", 3),
                                         ("qwen3_moe", 3), ("qwen2_moe", 2),
-                                        ("mixtral", 2), ("glm4_moe", 3), ("gpt_oss", 3), ("lfm2_moe", 2), ("granitemoehybrid", 3)])
+                                        ("mixtral", 2), ("glm4_moe", 3), ("gpt_oss", 3), ("lfm2_moe", 2), ("granitemoehybrid", 3),
+                                        ("bamba", 2), ("falcon_h1", 3), ("nemotron_h", 3)])
 def test_full_model(inputs, tmp_path, name, world):
     run = train(inputs, tmp_path / "out", name, world)
     folder = run.folder
@@ -250,6 +251,9 @@ LORA_CASES = {
     "llama4_experts": ("llama4_text", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["experts"])),
     "lfm2": ("lfm2", dict(lora_target_modules="all-linear")),
     "granitemoehybrid": ("granitemoehybrid", dict(lora_target_modules=["in_proj", "out_proj", "input_linear"], lora_modules_to_save=["router"], lora_dropout=0.0)),
+    "bamba": ("bamba", dict(lora_target_modules="all-linear")),
+    "falcon_h1": ("falcon_h1", dict(lora_target_modules=["in_proj", "k_proj", "gate_proj"], lora_modules_to_save=["conv1d"])),
+    "nemotron_h": ("nemotron_h", {}),
     "gpt2_ia3": ("gpt2", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "bigcode": ("bigcode", dict(lora_target_modules="all-linear")),
     "gpt_neox": ("gpt_neox", dict(lora_target_modules="all-linear")),

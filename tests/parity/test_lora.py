@@ -176,6 +176,8 @@ CASES = {
     "lfm2_all": (dict(family="lfm2"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "lfm2_dora": (dict(family="lfm2"), dict(target_modules=["in_proj", "out_proj", "w2"], r=4, use_dora=True)),
     "lfm2_moe_all": (dict(family="lfm2_moe"), dict(target_modules="all-linear", r=3, lora_alpha=5, modules_to_save=["conv.conv"])),
+    # Names of experts, too, which mean the MLP beside them alone.
+    "lfm2_moe_names": (dict(family="lfm2_moe", num_experts=3, num_experts_per_tok=3), dict(target_modules=["w1", "w2", "in_proj"], r=3)),
     "granite_hybrid_all": (dict(family="granitemoehybrid"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "granite_hybrid_saved": (dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=2),
                              dict(target_modules=["in_proj", "q_proj", "shared_mlp.input_linear"], modules_to_save=["conv1d", "norm"], r=2)),
@@ -184,6 +186,22 @@ CASES = {
                               dict(target_modules=["o_proj", "output_linear"], modules_to_save=["router", "input_linear"], r=2)),
     "granite_hybrid_experts": (dict(family="granitemoehybrid", num_local_experts=3, num_experts_per_tok=3, intermediate_size=16),
                                dict(target_modules=["input_linear"], modules_to_save=["experts"], r=2)),
+    "bamba_all": (dict(family="bamba"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "bamba_dora": (dict(family="bamba"), dict(target_modules=["in_proj", "out_proj", "gate_proj"], r=4, use_dora=True)),
+    "falcon_h1": (dict(family="falcon_h1"), dict(target_modules=["in_proj", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+                                                                 "down_proj"], r=3, lora_alpha=5)),
+    "falcon_h1_saved": (dict(family="falcon_h1", mamba_rms_norm=True),
+                        dict(target_modules=["in_proj", "k_proj"], modules_to_save=["conv1d", "norm", "out_proj"], r=2)),
+    "falcon_h1_ia3": (dict(family="falcon_h1"), dict(peft_type="IA3", target_modules=["k_proj", "out_proj", "down_proj"],
+                                                     feedforward_modules=["down_proj"])),
+    "nemotron_h": (dict(family="nemotron_h", hybrid_override_pattern="M*-"), {}),
+    "nemotron_h_named": (dict(family="nemotron_h", hybrid_override_pattern="ME*-", n_routed_experts=3, num_experts_per_tok=3),
+                         dict(target_modules=["in_proj", "o_proj", "shared_experts.up_proj"], modules_to_save=["norm_f", "conv1d"], r=3)),
+    "nemotron_h_names": (dict(family="nemotron_h", hybrid_override_pattern="E-", n_routed_experts=3, num_experts_per_tok=3),
+                         dict(target_modules=["up_proj", "down_proj"], r=3)),
+    "nemotron_h_latents": (dict(family="nemotron_h", hybrid_override_pattern="EM", n_routed_experts=3, num_experts_per_tok=3, moe_latent_size=10),
+                           dict(target_modules=["fc1_latent_proj", "fc2_latent_proj", "in_proj"], r=3)),
+    "nemotron_h_embedding": (dict(family="nemotron_h"), dict(target_modules=["embeddings", "q_proj"], r=2)),
     "qwen3_5_all": (QWEN35, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "qwen3_5_dora": (QWEN35, dict(target_modules=["in_proj_qkv", "out_proj", "q_proj"], r=4, use_dora=True)),
     "qwen3_5_saved": (QWEN35, dict(target_modules=["in_proj_b", "o_proj"], modules_to_save=["conv1d", "norm"], r=2)),
@@ -358,7 +376,7 @@ def probe_name(name):
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "starcoder2_all", "cohere_all", "phi", "phi_vera",
               "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all",
-              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus", "lfm2", "granite_hybrid")))}
+              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus", "lfm2", "granite_hybrid", "bamba", "falcon_h1", "nemotron_h")))}
 
 
 # Of six draws of the documents the errors are 0.95 to 1.16 times PEFT's, 1.06 on average: more than one draw may be off by.

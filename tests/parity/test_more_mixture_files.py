@@ -117,7 +117,7 @@ def test_a_16_bit_run_chooses_by_what_16_bits_cannot_tell_apart(tmp_path, family
     assert relative_error(tensors["logits"].float(), logits.float()) < 2e-2
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe"])
+@pytest.mark.parametrize("family", [*FAMILIES, "granitemoehybrid", "lfm2_moe", "nemotron_h"])
 def test_results_hold_what_the_base_holds(inputs, tmp_path, family):
     """Of every name and type, and what never trains bit by bit, on ranks that share a file of 16 bits."""
     base = inputs.model(family)

@@ -13,6 +13,7 @@
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
 #include "strata/hf/module_pattern.h"
+#include "strata/models/fused_linears.h"
 
 namespace strata::adapters {
 namespace {
@@ -95,6 +96,24 @@ void require_layers(const LoraOptions& options, const std::vector<std::string>& 
   }
 }
 
+// PEFT raises an error for such layers, when it trains and when it loads.
+void require_branches(const LoraOptions& options, const std::vector<nn::Linear*>& targets,
+                      models::Model& model) {
+  if (options.method != Method::kLora) return;
+  for (models::Block* block : model.blocks()) {
+    auto* has_some = dynamic_cast<models::HasFusedLinears*>(block);
+    if (has_some == nullptr) continue;
+    for (const nn::Linear* layer : has_some->untargeted_linears()) {
+      if (std::ranges::find(targets, layer) == targets.end()) continue;
+      throw ConfigError(
+          "target_modules: found \"{}\", expected other layers, as PEFT gives this one no branch "
+          "in "
+          "models of {} and would not load the adapter; leave it out",
+          layer->path(), model.architecture());
+    }
+  }
+}
+
 }  // namespace
 
 void require_named_modules(const LoraOptions& options, models::Model& model) {
@@ -102,6 +121,7 @@ void require_named_modules(const LoraOptions& options, models::Model& model) {
   const std::vector<std::string> all_paths = all_module_paths(model);
   require_layers(options, all_paths);
   const TargetLayers targets = find_targets(options, model);
+  require_branches(options, targets.layers, model);
   require_computed_on_experts(options, targets.layers, model);
   require_loadable_on_experts(options, targets.layers, model);
   require_each("target_modules", options.target_modules, all_paths, is_end_of);

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include <fmt/ranges.h>
 
@@ -21,9 +22,40 @@
 
 namespace strata::adapters {
 
+namespace {
+
+constexpr std::string_view kExperts = ".experts.";
+
+// Weights of experts that are no layers but parameters in the reference, in families where no name
+// of a layer means them.
+std::set<std::string> nameless_experts(models::Model& model) {
+  std::set<std::string> names;
+  for (models::Block* block : model.blocks()) {
+    auto* fused = dynamic_cast<models::HasFusedLinears*>(block);
+    if (fused == nullptr) continue;
+    const std::vector<nn::Linear*> layers = block->linears();
+    const std::set<nn::Linear*> known(layers.begin(), layers.end());
+    for (const auto& group : fused->fused_linears()) {
+      for (nn::Linear* layer : group) {
+        const bool is_expert = layer->path().find(kExperts) != std::string::npos;
+        if (is_expert && !known.contains(layer)) names.insert(layer->weight().name());
+      }
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
 std::vector<std::string> all_module_paths(models::Model& model) {
+  const std::set<std::string> nameless = nameless_experts(model);
   std::vector<std::string> names;
-  for (const nn::Parameter* parameter : model.parameters()) names.push_back(parameter->name());
+  for (const nn::Parameter* parameter : model.parameters()) {
+    const std::string& name = parameter->name();
+    const size_t end =
+        nameless.contains(name) ? name.find(kExperts) + kExperts.size() : name.size();
+    names.push_back(name.substr(0, end));
+  }
   // A tied output layer owns no weight but is a module.
   for (models::Block* block : model.blocks()) {
     for (const nn::Linear* layer : block->linears()) names.push_back(layer->path() + ".weight");

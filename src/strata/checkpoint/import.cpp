@@ -101,8 +101,9 @@ int64_t stored_vocabulary_rows(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(folder / hf::kAdapterWeightsFile)) return 0;
   const hf::ModelFolder file(folder);
   // PEFT's list of the names that embeddings and output layers have, and those of transformers.
-  constexpr std::string_view kModules[] = {"embed_tokens",    "lm_head",  "wte",      "shared",
-                                           "word_embeddings", "embed_in", "embed_out"};
+  constexpr std::string_view kModules[] = {"embed_tokens", "lm_head",         "wte",
+                                           "shared",       "word_embeddings", "embed_in",
+                                           "embed_out",    "embeddings"};
   for (const std::string& name : file.names()) {
     for (const std::string_view module : kModules) {
       for (const char* end :

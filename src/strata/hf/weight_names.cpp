@@ -17,6 +17,14 @@ constexpr Body kBodies[] = {
     {"opt", "model.", {"decoder."}},
 };
 
+// The start of all names of a body.
+struct Start {
+  const char* model_type;
+  std::string_view in_folder, in_model;
+};
+
+constexpr Start kStarts[] = {{"nemotron_h", "backbone.", "model."}};
+
 // The end of a name.
 struct End {
   std::string_view model_types;  // how they begin
@@ -55,6 +63,14 @@ std::string with_other_start(const std::string& name, std::string_view from, std
   return name.starts_with(from) ? std::string(to) + name.substr(from.size()) : name;
 }
 
+const Start* start_of(const Json& config) {
+  const Json type = config.value("model_type", Json());
+  for (const Start& start : kStarts) {
+    if (type == start.model_type) return &start;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::string name_in_model(const Json& config, const std::string& name) {
@@ -65,11 +81,17 @@ std::string name_in_model(const Json& config, const std::string& name) {
     }
   }
   if (is_neox(config)) return with_other_start(name, kNeoXOutputLayer, kOutputLayer);
+  if (const Start* start = start_of(config)) {
+    return with_other_start(name, start->in_folder, start->in_model);
+  }
   return with_other_end(config, name, &End::in_folder, &End::in_model);
 }
 
 std::string name_in_folder(const Json& config, const std::string& name) {
   if (is_neox(config)) return with_other_start(name, kOutputLayer, kNeoXOutputLayer);
+  if (const Start* start = start_of(config)) {
+    return with_other_start(name, start->in_model, start->in_folder);
+  }
   return with_other_end(config, name, &End::in_model, &End::in_folder);
 }
 

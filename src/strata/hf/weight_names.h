@@ -12,8 +12,9 @@
 namespace strata::hf {
 
 // The name in the model of what the folder with this config.json calls `name`: "lm_head.weight" for
-// GPT-NeoX's "embed_out.weight", "...experts.down_proj" for a Granite's "...output_linear.weight",
-// and names of a body alone ("decoder.layers.0...") with the whole model's prefix.
+// GPT-NeoX's "embed_out.weight", "model.norm_f.weight" for Nemotron-H's "backbone.norm_f.weight",
+// "...experts.down_proj" for a Granite's "...output_linear.weight", and names of a body alone
+// ("decoder.layers.0...") with the whole model's prefix.
 std::string name_in_model(const Json& config, const std::string& name);
 
 // The name in the file of the model's weight `name`.

@@ -4,9 +4,11 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/vector_math.h"
+#include "strata/models/bamba/layers.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/deepseek/layers.h"
 #include "strata/models/falcon/model.h"
+#include "strata/models/falcon_h1/layers.h"
 #include "strata/models/gemma4/model.h"
 #include "strata/models/gpt2/model.h"
 #include "strata/models/gpt_neox/model.h"
@@ -21,6 +23,7 @@
 #include "strata/models/llama4/feed_forward.h"
 #include "strata/models/moe/extended_mixture.h"
 #include "strata/models/moe/mixture.h"
+#include "strata/models/nemotron_h/layers.h"
 #include "strata/models/opt/model.h"
 #include "strata/models/phi3/blocks.h"
 #include "strata/models/qwen3_5/layers.h"
@@ -138,6 +141,7 @@ const std::map<std::string, Family>& families() {
       {"arcee",
        {create_layers<parse_arcee_config, make_plain_mlp_layers>,
         "ArceeForSequenceClassification"}},
+      {"bamba", {create_layers<parse_bamba_config, make_bamba_layers>, nullptr}},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
@@ -153,6 +157,7 @@ const std::map<std::string, Family>& families() {
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
       {"exaone_moe", {create_layers<parse_exaone_moe_config, make_mixture_layers>, nullptr}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
+      {"falcon_h1", {create_layers<parse_falcon_h1_config, make_falcon_h1_layers>, nullptr}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
@@ -200,6 +205,7 @@ const std::map<std::string, Family>& families() {
       {"mixtral",
        {create_layers<parse_mixtral_config, make_mixture_layers>,
         "MixtralForSequenceClassification"}},
+      {"nemotron_h", {create_layers<parse_nemotron_h_config, make_nemotron_h_layers>, nullptr}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},

@@ -60,7 +60,7 @@ void GenerateTest::check_next_texts() {
 TEST_F(GenerateTest, NextTextsReuseWhatIsCommon) { check_next_texts(); }
 
 TEST_F(GenerateTest, NextTextsGoOnFromStates) {
-  for (const char* config : {kTinyMamba, kTinyConv}) {
+  for (const char* config : {kTinyMamba, kTinySideBySide, kTinySingleModules, kTinyConv}) {
     write_checkpoint(folder_.path(), config);
     model_.reset();
     check_next_texts();

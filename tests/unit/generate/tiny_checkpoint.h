@@ -24,6 +24,17 @@ inline constexpr const char* kTinyMamba = R"({"model_type": "granitemoehybrid", 
     "num_attention_heads": 2, "layer_types": ["mamba", "attention", "mamba"],
     "num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_state": 6, "max_position_embeddings": 64,
     "eos_token_id": 2, "dtype": "float32"})";
+// With both in every layer.
+inline constexpr const char* kTinySideBySide = R"({"model_type": "falcon_h1", "vocab_size": 40,
+    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "mamba_d_ssm": 24, "mamba_n_heads": 4, "mamba_d_state": 6,
+    "max_position_embeddings": 64, "eos_token_id": 2, "dtype": "float32"})";
+// With layers that have neither.
+inline constexpr const char* kTinySingleModules = R"({"model_type": "nemotron_h", "vocab_size": 40,
+    "hidden_size": 16, "intermediate_size": 24, "hybrid_override_pattern": "M-*M",
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "mamba_num_heads": 4,
+    "mamba_head_dim": 6, "n_groups": 2, "ssm_state_size": 6, "max_position_embeddings": 64,
+    "eos_token_id": 2, "dtype": "float32"})";
 inline constexpr const char* kTinyConv = R"({"model_type": "lfm2", "vocab_size": 40,
     "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2,
     "num_key_value_heads": 1, "layer_types": ["conv", "full_attention", "conv"],

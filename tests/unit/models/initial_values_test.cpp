@@ -97,6 +97,72 @@ TEST(InitialValues, OfMamba) {
       });
 }
 
+TEST(InitialValues, OfBambaAndFalconH1) {
+  for (const char* config :
+       {R"({"model_type": "bamba", "num_hidden_layers": 2, "hidden_size": 96, "vocab_size": 300,
+      "intermediate_size": 130, "initializer_range": 0.03, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "pad_token_id": null, "attn_layer_indices": [1],
+      "mamba_n_heads": 8, "mamba_proj_bias": true, "mlp_bias": true})",
+        R"({"model_type": "falcon_h1", "num_hidden_layers": 1, "hidden_size": 96, "vocab_size": 300,
+      "intermediate_size": 130, "initializer_range": 0.03, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "pad_token_id": null, "mamba_d_ssm": 160, "mamba_n_heads": 8,
+      "mamba_rms_norm": true, "projectors_bias": true})"}) {
+    for_each_weight(config, [&](const std::string& name, const at::Tensor& full) {
+      if (name.ends_with(".A_log")) {
+        for (int64_t h = 0; h < 8; ++h) {
+          EXPECT_FLOAT_EQ(full[h].item<float>(), std::log(static_cast<float>(h + 1)));
+        }
+      } else if (name.ends_with(".bias")) {
+        expect_all(name, full, 0);
+      } else if (full.dim() == 1) {
+        expect_all(name, full, 1);
+      } else {
+        EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+      }
+    });
+  }
+}
+
+// Of the logarithm of the steps that softplus makes of biases, drawn evenly between two bounds.
+void expect_steps(const at::Tensor& bias, double least, double most) {
+  const at::Tensor steps = bias.exp().log1p(), logs = steps.log();
+  EXPECT_GE(steps.min().item<double>(), 0.99 * least);
+  EXPECT_LE(steps.max().item<double>(), 1.01 * most);
+  const double width = std::log(most) - std::log(least);
+  EXPECT_NEAR(logs.mean().item<double>(), (std::log(most) + std::log(least)) / 2, 0.1 * width);
+  EXPECT_NEAR(logs.std().item<double>(), width / std::sqrt(12.0), 0.1 * width);
+}
+
+TEST(InitialValues, OfNemotronH) {
+  int num_narrowed = 0;
+  for_each_weight(R"({"model_type": "nemotron_h", "hybrid_override_pattern": "M*E-",
+      "hidden_size": 96, "vocab_size": 300, "intermediate_size": 130, "initializer_range": 0.03,
+      "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 24, "mamba_num_heads": 256,
+      "mamba_head_dim": 2, "n_groups": 2, "ssm_state_size": 16, "n_routed_experts": 16,
+      "moe_intermediate_size": 130, "moe_shared_expert_intermediate_size": 130,
+      "time_step_min": 0.002, "time_step_max": 0.2})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (name.ends_with(".dt_bias")) {
+                      expect_steps(full, 0.002, 0.2);
+                    } else if (name.ends_with(".A_log")) {
+                      EXPECT_FLOAT_EQ(full[255].item<float>(), std::log(256.0F));
+                    } else if (name.ends_with("bias")) {
+                      expect_all(name, full, 0);
+                    } else if (full.dim() == 1) {
+                      expect_all(name, full, 1);
+                    } else if (name.ends_with(".out_proj.weight")) {
+                      // Kaiming's bound for 512 inputs over the root of 4 layers.
+                      const double bound = 1 / std::sqrt(512.0 * 4);
+                      EXPECT_LE(full.abs().max().item<double>(), bound);
+                      EXPECT_NEAR(full.std().item<double>(), bound / std::sqrt(3.0), 0.03 * bound);
+                      ++num_narrowed;
+                    } else {
+                      EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    }
+                  });
+  EXPECT_EQ(num_narrowed, 1);
+}
+
 TEST(InitialValues, OfShortConvolutions) {
   for_each_weight(R"({"model_type": "lfm2", "num_hidden_layers": 2, "hidden_size": 512,
       "vocab_size": 300, "intermediate_size": 130, "initializer_range": 0.03,

@@ -63,6 +63,28 @@ constexpr Published kPublished[] = {
          "position_embedding_type": "rope", "num_hidden_layers": 2,
          "layer_types": ["attention", "attention"]})",
      421548032, 512},
+    // Bamba-9B.
+    {R"({"model_type": "bamba", "attn_layer_indices": [9, 18, 27], "mamba_d_state": 128})",
+     9778138240, 256},
+    {R"({"model_type": "falcon_h1"})", 8514961408, 344576},
+    // Falcon-H1-0.5B.
+    {R"({"model_type": "falcon_h1", "hidden_size": 1024, "intermediate_size": 2048,
+         "num_hidden_layers": 36, "num_attention_heads": 8, "num_key_value_heads": 2,
+         "head_dim": 64, "mamba_d_ssm": 1536, "mamba_n_heads": 24, "mamba_d_head": 64,
+         "mamba_d_state": 128, "vocab_size": 32784})",
+     521411104, 482944},
+    {R"({"model_type": "nemotron_h"})", 1968355712, 32},
+    {R"({"model_type": "nemotron_h", "moe_latent_size": 1024})", 1598863744, 32},
+    // Nemotron-H-8B, Nemotron 3 Nano.
+    {R"({"model_type": "nemotron_h",
+         "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-"})",
+     8100852736, 0},
+    {R"({"model_type": "nemotron_h", "hidden_size": 2688, "num_key_value_heads": 2,
+         "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+         "intermediate_size": 1856, "moe_intermediate_size": 1856,
+         "moe_shared_expert_intermediate_size": 3712, "mamba_num_heads": 64,
+         "n_routed_experts": 128, "num_experts_per_tok": 6})",
+     31577937344, 11776},
 };
 
 TEST(Models, AreAsLargeAsPublished) {

@@ -63,7 +63,10 @@ struct Rule {
   int64_t num_seen = 0;  // first tokens that are compared, of one document; 0: all
 };
 
-void expect_rule(const StateSpaceShape& s, std::vector<int64_t> offsets, const Rule& rule = {}) {
+using MakeLanes = DocumentLanes (*)(const std::vector<int64_t>& offsets, at::Device device);
+
+void expect_rule_in(MakeLanes make, const StateSpaceShape& s, std::vector<int64_t> offsets,
+                    const Rule& rule) {
   at::manual_seed(3);
   const int64_t num_tokens = offsets.back();
   const int64_t num_seen = rule.num_seen > 0 ? rule.num_seen : num_tokens;
@@ -75,8 +78,7 @@ void expect_rule(const StateSpaceShape& s, std::vector<int64_t> offsets, const R
   give(log_rate, in.log_rate, drate);
   give(skip, in.skip, dskip);
   const at::Tensor xbc = in.xbc.clone().requires_grad_(), steps = in.steps.clone().requires_grad_();
-  const at::Tensor out =
-      state_space(xbc, steps, {&log_rate, &skip}, s, make_lanes(offsets, at::kCPU));
+  const at::Tensor out = state_space(xbc, steps, {&log_rate, &skip}, s, make(offsets, at::kCPU));
   auto found = torch::autograd::grad({out}, {xbc, steps}, {dout});
   found.insert(found.end(), {drate, dskip});
 
@@ -96,6 +98,12 @@ void expect_rule(const StateSpaceShape& s, std::vector<int64_t> offsets, const R
   }
 }
 
+void expect_rule(const StateSpaceShape& s, const std::vector<int64_t>& offsets,
+                 const Rule& rule = {}) {
+  for (const MakeLanes make : {make_lanes, make_packed_lanes})
+    expect_rule_in(make, s, offsets, rule);
+}
+
 TEST(StateSpace, EqualsTheRuleTokenByToken) {
   expect_rule({.num_heads = 4, .head_dim = 6, .num_groups = 2, .state_dim = 10}, {0, 5, 6, 29});
 }
@@ -103,6 +111,31 @@ TEST(StateSpace, EqualsTheRuleTokenByToken) {
 TEST(StateSpace, OverChunksAndLanesOfSeveralDocuments) {
   expect_rule({.num_heads = 3, .head_dim = 5, .num_groups = 1, .state_dim = 8},
               {0, 70, 71, 221, 285, 285, 350, 353});
+}
+
+TEST(StateSpace, OverDocumentsThatShareChunks) {
+  const StateSpaceShape s{.num_heads = 2, .head_dim = 5, .num_groups = 1, .state_dim = 8};
+  // Ends with chunks, of one token, across several chunks, and many of a few tokens.
+  std::vector<int64_t> offsets{0, 64, 65, 128, 129, 400, 400, 464};
+  for (int i = 0; i < 40; ++i) offsets.push_back(offsets.back() + 1 + i % 13);
+  expect_rule(s, offsets);
+}
+
+TEST(StateSpace, PackedLanesHoldLittleElse) {
+  const auto places = [](const std::vector<int64_t>& lengths, int64_t num_chunks) {
+    std::vector<int64_t> offsets{0};
+    for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+    const DocumentLanes lanes = make_packed_lanes(offsets, at::kCPU);
+    EXPECT_EQ(lanes.chunk_size, 64);
+    EXPECT_EQ(lanes.num_chunks, num_chunks);
+    return static_cast<double>(lanes.num_places()) / static_cast<double>(offsets.back());
+  };
+  EXPECT_LT(places(std::vector<int64_t>(102, 20), 11), 1.04);
+  EXPECT_LT(places(std::vector<int64_t>(31, 66), 12), 1.13);
+  std::vector<int64_t> mixed(62, 25);
+  mixed.push_back(1000);
+  EXPECT_LT(places(mixed, 20), 1.01);
+  EXPECT_EQ(places({2048}, 32), 1);
 }
 
 TEST(StateSpace, OneTokenOfOneHead) {

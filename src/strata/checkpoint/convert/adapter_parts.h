@@ -80,13 +80,15 @@ class AdapterParts {
 
  private:
   // T5's, which encoder and decoder share, GPT-2's, that of its first files, whose names lack the
-  // body's, GPT-NeoX's, OPT's, Falcon's and BLOOM's, and that of the other decoder-only families.
+  // body's, GPT-NeoX's, OPT's, Falcon's and BLOOM's, Nemotron-H's, and that of the other
+  // decoder-only families.
   static constexpr const char* kShared = "shared.weight";
   static constexpr const char* kGpt2Embedding = "transformer.wte.weight";
   static constexpr const char* kBareEmbedding = "wte.weight";
   static constexpr const char* kNeoXEmbedding = "gpt_neox.embed_in.weight";
   static constexpr const char* kOptEmbedding = "model.decoder.embed_tokens.weight";
   static constexpr const char* kWordEmbedding = "transformer.word_embeddings.weight";
+  static constexpr const char* kNemotronEmbedding = "model.embeddings.weight";
   static constexpr const char* kEmbedding = "model.embed_tokens.weight";
   // Of a weight in MXFP4 (hf/mxfp4.h).
   static constexpr std::string_view kBlocks = "_blocks";

@@ -74,7 +74,7 @@ GraniteHybridConfig parse_granitemoehybrid_config(const Json& json) {
   c.experts = parse_experts(config, c.llama.intermediate_size);
   c.llama.intermediate_size = config.positive_integer("shared_intermediate_size", 1024);
   c.has_mamba = parse_kinds(config, c.llama.num_hidden_layers);
-  c.mamba = parse_mamba_config(config, c.llama);
+  c.mamba = parse_mamba_config(config, c.llama, expanded_width(config, c.llama));
   return c;
 }
 

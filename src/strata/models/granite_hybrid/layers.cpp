@@ -30,7 +30,7 @@ std::unique_ptr<FeedForward> make_feed_forward(const GraniteHybridConfig& config
 }  // namespace
 
 MakeDecoderLayer make_granite_hybrid_layers(const GraniteHybridConfig& config) {
-  auto lanes = std::make_shared<nn::LaneTable>();
+  auto lanes = std::make_shared<nn::LaneTable>(nn::LaneTable::Kind::kPacked);
   return [config, lanes](const LlamaConfig& llama, int64_t index, at::ScalarType storage,
                          nn::Rope& rope) -> std::unique_ptr<DecoderLayer> {
     std::unique_ptr<TokenMixer> mixer;

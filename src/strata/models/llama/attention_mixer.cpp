@@ -22,8 +22,9 @@ at::Tensor norm_heads(std::optional<nn::RmsNorm>& norm, const at::Tensor& x) {
 
 AttentionMixer::AttentionMixer(const LlamaConfig& config, const AttentionNames& names,
                                int64_t index, at::ScalarType storage, nn::Rope& rope)
-    : AttentionMixer(config, names, index, "model.layers." + std::to_string(index) + ".self_attn.",
-                     storage, rope) {}
+    : AttentionMixer(config, names, index,
+                     "model.layers." + std::to_string(index) + "." + names.module + ".", storage,
+                     rope) {}
 
 AttentionMixer::AttentionMixer(const LlamaConfig& c, const AttentionNames& names, int64_t index,
                                const std::string& path, at::ScalarType storage, nn::Rope& rope)
@@ -63,7 +64,7 @@ at::Tensor AttentionMixer::add(const nn::Remakable& normed, const at::Tensor& re
       .place_id = kFirstDropoutPlace + static_cast<uint64_t>(index_)};
   const at::Tensor mixed = nn::rotary_attention(
       norm_heads(q_norm_, qkv[0]), norm_heads(k_norm_, qkv[1]), qkv[2], rope_, options, context);
-  return add_mixed(o_proj_, mixed, residual, config_.residual_multiplier, context);
+  return finish(o_proj_, mixed, residual, config_.residual_multiplier, context);
 }
 
 }  // namespace strata::models

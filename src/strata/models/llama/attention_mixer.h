@@ -13,6 +13,7 @@
 namespace strata::models {
 
 struct AttentionNames {
+  std::string module = "self_attn";  // in the layer
   std::string output = "o_proj";
   std::string query_norm = {}, key_norm = {};  // of single heads; empty: there are none
 };

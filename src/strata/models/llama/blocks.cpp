@@ -50,9 +50,9 @@ nn::RmsNorm::Branches branches_of(std::optional<nn::RmsNorm>& norm, const at::Te
 }  // namespace
 
 LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage)
-    : embedding_("model.embed_tokens",
+    : embedding_(config.embedding,
                  std::make_shared<nn::Parameter>(
-                     "model.embed_tokens.weight",
+                     config.embedding + ".weight",
                      std::vector<int64_t>{config.vocab_size, config.hidden_size}, storage),
                  config.pad_token_id),
       scale_(config.embedding_scale),

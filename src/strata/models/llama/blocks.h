@@ -27,7 +27,7 @@ class LlamaEmbedding final : public Block, public HasRowScale {
 
   BlockKind kind() const override { return BlockKind::kEmbedding; }
   std::string class_name() const override { return "Embedding"; }
-  std::string path() const override { return "model.embed_tokens"; }
+  std::string path() const override { return embedding_.path(); }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {}; }
   nn::Embedding* embedding() override { return &embedding_; }

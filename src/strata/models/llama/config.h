@@ -62,7 +62,8 @@ struct LlamaConfig {
   // In the reference's order.
   std::vector<LayerNorm> layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
                                         {NormPlace::kMlpInput, "post_attention_layernorm"}};
-  std::string final_norm = "model.norm";  // the module before the output layer
+  std::string embedding = "model.embed_tokens";  // the module
+  std::string final_norm = "model.norm";         // the module before the output layer
   bool tie_word_embeddings = false;
   bool scores_documents = false;        // a head of one number in place of the output layer
   bool has_own_head = false;            // in the file of the weights, although config.json ties
@@ -70,6 +71,7 @@ struct LlamaConfig {
   std::vector<int64_t> windows;  // of each layer, ops/attention/attention.h; empty: none anywhere
   std::vector<bool> rotates;     // of each layer; empty: all have positions
   bool has_rope_table = true;    // in the reference
+  int64_t buffer_numel = 0;      // of its other buffers, in the type of the weights
   // Behind the last, in files alone: layers that predict further tokens (GLM-4.5).
   int64_t num_ignored_layers = 0;
   std::vector<std::string> ignored_prefixes = {};  // of other tensors that files hold for nothing

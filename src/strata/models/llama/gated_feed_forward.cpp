@@ -1,24 +1,27 @@
 #include "strata/models/llama/gated_feed_forward.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/nn/gated_mlp.h"
 #include "strata/nn/scaled_add.h"
 
 namespace strata::models {
 namespace {
 
-nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
-  return {.in_features = in, .out_features = out, .storage = storage};
+nn::Linear::Options shape(const GatedFeedForwardOptions& o, int64_t in, int64_t out) {
+  return {.in_features = in, .out_features = out, .bias = o.bias, .storage = o.storage};
 }
 
 }  // namespace
 
 GatedFeedForward::GatedFeedForward(const GatedFeedForwardOptions& o)
-    : multiplier_(o.multiplier),
+    : gate_multiplier_(o.gate_multiplier),
+      multiplier_(o.multiplier),
       gate_(o.path + "." + o.gate,
-            shape(o.hidden_size, (o.up.empty() ? 2 : 1) * o.intermediate_size, o.storage)),
-      down_(o.path + "." + o.down, shape(o.intermediate_size, o.hidden_size, o.storage)) {
+            shape(o, o.hidden_size, (o.up.empty() ? 2 : 1) * o.intermediate_size)),
+      down_(o.path + "." + o.down, shape(o, o.intermediate_size, o.hidden_size)) {
   if (o.up.empty()) return;
-  up_.emplace(o.path + "." + o.up, shape(o.hidden_size, o.intermediate_size, o.storage));
+  up_.emplace(o.path + "." + o.up, shape(o, o.hidden_size, o.intermediate_size));
 }
 
 std::vector<nn::Linear*> GatedFeedForward::linears() {
@@ -34,7 +37,8 @@ nn::Remakable GatedFeedForward::gated(const nn::Remakable& normed,
                                       const nn::ForwardContext& context) {
   if (!up_) return nn::swiglu_of_halves(nn::linear_shared_input({&gate_}, normed, context)[0]);
   const auto gate_up = nn::linear_shared_input({&gate_, &*up_}, normed, context);
-  return nn::swiglu(gate_up[0], gate_up[1]);
+  const at::Tensor& gate = gate_up[0];
+  return nn::swiglu(gate_multiplier_ == 1.0 ? gate : gate * gate_multiplier_, gate_up[1]);
 }
 
 at::Tensor GatedFeedForward::forward_last(const nn::Remakable& normed,

@@ -1,5 +1,5 @@
 // Llama's MLP under the names that a family gives its layers. Owns: these layers, of which gate and
-// up may be one, and the factor of what it adds. Never: norms.
+// up may be one, and the factors of gate and of what it adds. Never: norms.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,9 @@ struct GatedFeedForwardOptions {
   std::string path;            // of the module
   std::string gate, up, down;  // in it; no `up`: `gate` has both as halves
   int64_t hidden_size, intermediate_size;
-  double multiplier = 1.0;  // of what it adds
+  bool bias = false;
+  double gate_multiplier = 1.0;  // of what the activation reads, where `up` is one
+  double multiplier = 1.0;       // of what it adds
   at::ScalarType storage;
 };
 
@@ -34,7 +36,7 @@ class GatedFeedForward final : public FeedForward {
  private:
   nn::Remakable gated(const nn::Remakable& normed, const nn::ForwardContext& context);
 
-  double multiplier_;
+  double gate_multiplier_, multiplier_;
   nn::Linear gate_;
   std::optional<nn::Linear> up_;
   nn::Linear down_;

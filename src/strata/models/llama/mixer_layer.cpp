@@ -1,7 +1,5 @@
 #include "strata/models/llama/mixer_layer.h"
 
-#include <array>
-
 #include "strata/nn/scaled_add.h"
 
 namespace strata::models {
@@ -13,11 +11,18 @@ nn::RmsNorm norm_of(const LlamaConfig& c, const std::string& path, at::ScalarTyp
 
 }  // namespace
 
-at::Tensor add_mixed(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
-                     double scale, const nn::ForwardContext& context) {
-  if (scale == 1.0) return layer.forward_add_once(x, residual, context);
-  const at::Tensor y = nn::linear_shared_input({&layer}, x, context)[0];
-  return nn::add_scaled(residual, y, scale, /*wants_output=*/true);
+at::Tensor TokenMixer::finish(const nn::Linear& layer, const nn::Remakable& x,
+                              const at::Tensor& residual, double scale,
+                              const nn::ForwardContext& context) const {
+  const bool wants_output = !ends_block_ || context.pass.wants_output;
+  if (scale == 1.0) {
+    return ends_block_ ? layer.forward_add_last(x, residual, context)
+                       : layer.forward_add_once(x, residual, context);
+  }
+  // As in Llama's layer: where the result is not wanted, nothing is remade.
+  const at::Tensor y = wants_output ? nn::linear_shared_input({&layer}, x, context)[0]
+                                    : layer.forward_last(x.value, context);
+  return nn::add_scaled(residual, y, scale, wants_output);
 }
 
 MixerLayer::MixerLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
@@ -59,18 +64,34 @@ void MixerLayer::append_mlp(std::vector<nn::Parameter*>& list) {
   }
 }
 
+void MixerLayer::append_norms(std::vector<nn::Parameter*>& list) {
+  list.insert(list.end(), {&input_norm_.weight(), &mlp_norm_.weight()});
+}
+
 std::vector<nn::Parameter*> MixerLayer::parameters() {
   std::vector<nn::Parameter*> list;
-  const std::array<nn::Parameter*, 2> norms{&input_norm_.weight(), &mlp_norm_.weight()};
-  if (order_ == ModuleOrder::kMixerLast) {
-    list.insert(list.end(), norms.begin(), norms.end());
-    append_mlp(list);
-    mixer_->append_parameters(list);
-    return list;
+  switch (order_) {
+    case ModuleOrder::kMixerFirst:
+      mixer_->append_parameters(list);
+      append_mlp(list);
+      append_norms(list);
+      break;
+    case ModuleOrder::kMixerLast:
+      append_norms(list);
+      append_mlp(list);
+      mixer_->append_parameters(list);
+      break;
+    case ModuleOrder::kMlpNormsMixer:
+      append_mlp(list);
+      append_norms(list);
+      mixer_->append_parameters(list);
+      break;
+    case ModuleOrder::kMlpMixerNorms:
+      append_mlp(list);
+      mixer_->append_parameters(list);
+      append_norms(list);
+      break;
   }
-  mixer_->append_parameters(list);
-  append_mlp(list);
-  list.insert(list.end(), norms.begin(), norms.end());
   return list;
 }
 

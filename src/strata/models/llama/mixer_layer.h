@@ -28,15 +28,23 @@ class TokenMixer {
                            at::Generator /*generator*/) const {
     return false;
   }
+  // As HasFusedLinears'.
+  virtual std::vector<nn::Linear*> untargeted_linears() { return {}; }
+  // Its sum is what the block gives: add() is as nn::Linear::forward_add_last().
+  void end_block() { ends_block_ = true; }
+
+ protected:
+  // residual + scale * layer(x), of its last product; inside a block as
+  // nn::Linear::forward_add_once() where there is no factor.
+  at::Tensor finish(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
+                    double scale, const nn::ForwardContext& context) const;
+
+ private:
+  bool ends_block_ = false;
 };
 
-// residual + scale * layer(x), of a mixer's last product; as nn::Linear::forward_add_once() where
-// there is no factor.
-at::Tensor add_mixed(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
-                     double scale, const nn::ForwardContext& context);
-
-// Of the layer's modules in the reference.
-enum class ModuleOrder { kMixerFirst, kMixerLast };
+// Of the layer's modules in the reference: mixer, MLP, norms; norms, MLP, mixer; and so on.
+enum class ModuleOrder { kMixerFirst, kMixerLast, kMlpNormsMixer, kMlpMixerNorms };
 
 class MixerLayer final : public DecoderLayer, public HasFusedLinears {
  public:
@@ -53,6 +61,7 @@ class MixerLayer final : public DecoderLayer, public HasFusedLinears {
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
   std::vector<nn::ExpertParameter*> expert_parameters() override;
+  std::vector<nn::Linear*> untargeted_linears() override { return mixer_->untargeted_linears(); }
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
   bool init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override {
@@ -61,6 +70,7 @@ class MixerLayer final : public DecoderLayer, public HasFusedLinears {
 
  private:
   void append_mlp(std::vector<nn::Parameter*>& list);
+  void append_norms(std::vector<nn::Parameter*>& list);
 
   std::string layer_class_, path_;
   ModuleOrder order_;

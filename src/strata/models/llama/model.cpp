@@ -46,11 +46,12 @@ nn::Rope& LlamaModel::rope_of(int64_t i) {
 int64_t LlamaModel::buffer_bytes() const {
   // The embedding's scale is a buffer of its own in the reference, and a kind of layer that does
   // not occur has no table.
-  const bool has_scale = config_.embedding_scale != 1.0;
-  if (!config_.has_rope_table) return 0;
+  const int64_t numel = config_.buffer_numel + (config_.embedding_scale != 1.0 ? 1 : 0);
+  const int64_t of_others = numel * static_cast<int64_t>(c10::elementSize(storage_));
+  if (!config_.has_rope_table) return of_others;
   const bool has_global = !local_rope_ || std::ranges::count(config_.windows, 0) > 0;
   return (has_global ? rope_.buffer_bytes() : 0) + (local_rope_ ? local_rope_->buffer_bytes() : 0) +
-         (has_scale ? static_cast<int64_t>(c10::elementSize(storage_)) : 0);
+         of_others;
 }
 
 void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {

@@ -33,31 +33,43 @@ nn::StepLimits parse_limits(const ConfigReader& config) {
   return {.least = limit_of(list.at(0)), .most = limit_of(list.at(1))};
 }
 
-// The channels of all heads, or "auto": what the width of the layer leaves for each.
-int64_t parse_head_dim(const ConfigReader& config, int64_t width, int64_t num_heads) {
+// Of a head, or "auto": what the width of the layer leaves for each.
+int64_t parse_head_dim(const ConfigReader& config, const MambaWidth& width, int64_t num_heads) {
   const bool is_auto = !config.has("mamba_d_head") || config.at("mamba_d_head") == "auto";
-  if (width % num_heads != 0) {
+  if (width.channels % num_heads != 0) {
     throw FormatError(
-        "config.json: found mamba_n_heads = {}, expected a divisor of mamba_expand * hidden_size = "
-        "{}; fix the file",
-        num_heads, width);
+        "config.json: found mamba_n_heads = {}, expected a divisor of {} = {}; fix the file",
+        num_heads, width.name, width.channels);
   }
-  const int64_t head_dim = is_auto ? width / num_heads : config.positive_integer("mamba_d_head", 1);
-  if (head_dim * num_heads == width) return head_dim;
+  const int64_t left = width.channels / num_heads;
+  const int64_t head_dim = is_auto ? left : config.positive_integer("mamba_d_head", 1);
+  if (head_dim == left) return head_dim;
   throw FormatError(
-      "config.json: found mamba_d_head = {}, expected mamba_expand * hidden_size / mamba_n_heads = "
-      "{}; fix the file",
-      head_dim, width / num_heads);
+      "config.json: found mamba_d_head = {}, expected {} / mamba_n_heads = {}; fix the file",
+      head_dim, width.name, left);
 }
 
 }  // namespace
 
-MambaConfig parse_mamba_config(const ConfigReader& config, const LlamaConfig& llama) {
-  require_not_null(config, {"mamba_expand", "mamba_d_conv", "mamba_n_heads", "mamba_d_head",
-                            "mamba_n_groups", "mamba_d_state"});
+MambaWidth expanded_width(const ConfigReader& config, const LlamaConfig& llama) {
+  require_not_null(config, "mamba_expand");
+  return {config.positive_integer("mamba_expand", 2) * llama.hidden_size,
+          "mamba_expand * hidden_size"};
+}
+
+void check_mamba_groups(const MambaConfig& c, const std::string& groups_key,
+                        const std::string& heads_key) {
+  if (c.shape.num_heads % c.shape.num_groups == 0) return;
+  throw FormatError("config.json: found {} = {}, expected a divisor of {} = {}; fix the file",
+                    groups_key, c.shape.num_groups, heads_key, c.shape.num_heads);
+}
+
+MambaConfig parse_mamba_config(const ConfigReader& config, const LlamaConfig& llama,
+                               const MambaWidth& width) {
+  require_not_null(
+      config, {"mamba_d_conv", "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state"});
   // That null means no bias.
   const bool is_null = config.json().contains("mamba_conv_bias") && !config.has("mamba_conv_bias");
-  const int64_t width = config.positive_integer("mamba_expand", 2) * llama.hidden_size;
   MambaConfig c{.hidden_size = llama.hidden_size,
                 .conv_size = config.positive_integer("mamba_d_conv", 4),
                 .conv_bias = config.boolean("mamba_conv_bias", !is_null),
@@ -65,16 +77,12 @@ MambaConfig parse_mamba_config(const ConfigReader& config, const LlamaConfig& ll
                 .limits = parse_limits(config),
                 .eps = llama.rms_norm_eps,
                 .residual_multiplier = llama.residual_multiplier};
+  c.out_bias = c.bias;
   c.shape.num_heads = config.positive_integer("mamba_n_heads", 128);
   c.shape.head_dim = parse_head_dim(config, width, c.shape.num_heads);
   c.shape.num_groups = config.positive_integer("mamba_n_groups", 1);
   c.shape.state_dim = config.positive_integer("mamba_d_state", 256);
-  if (c.shape.num_heads % c.shape.num_groups != 0) {
-    throw FormatError(
-        "config.json: found mamba_n_groups = {}, expected a divisor of mamba_n_heads = {}; fix the "
-        "file",
-        c.shape.num_groups, c.shape.num_heads);
-  }
+  check_mamba_groups(c, "mamba_n_groups", "mamba_n_heads");
   return c;
 }
 

@@ -1,10 +1,14 @@
 #include "strata/models/mamba/mixer.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "strata/nn/attention/kv_cache.h"
 #include "strata/nn/linear_attention/causal_conv.h"
+#include "strata/nn/linear_attention/column_scales.h"
+#include "strata/nn/linear_attention/silu_gate.h"
 #include "strata/nn/linear_attention/time_steps.h"
 
 namespace strata::models {
@@ -12,6 +16,14 @@ namespace {
 
 nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType storage) {
   return {.in_features = in, .out_features = out, .bias = bias, .storage = storage};
+}
+
+// What softplus makes steps of whose logarithms are spread evenly.
+void draw_step_bias_(const at::Tensor& bias, const FirstSteps& first, at::Generator generator) {
+  const at::Tensor steps = at::empty_like(bias, bias.options().dtype(at::kFloat));
+  steps.uniform_(std::log(first.least), std::log(first.most), std::move(generator));
+  steps.exp_().clamp_min_(first.floor);
+  bias.copy_(steps + steps.neg().expm1_().neg_().log_());
 }
 
 }  // namespace
@@ -33,10 +45,15 @@ MambaMixer::MambaMixer(const MambaConfig& c, int64_t index, const std::string& p
       in_proj_(path + "in_proj",
                shape(c.hidden_size, c.shape.channels() + c.conv_channels() + c.shape.num_heads,
                      c.bias, storage)),
-      norm_(path + "norm",
-            {.channels = c.shape.channels(), .num_groups = c.shape.num_groups, .eps = c.eps},
-            storage),
-      out_proj_(path + "out_proj", shape(c.shape.channels(), c.hidden_size, c.bias, storage)) {
+      out_proj_(path + "out_proj", shape(c.shape.channels(), c.hidden_size, c.out_bias, storage)) {
+  if (c.end != MambaEnd::kGateAlone) {
+    norm_.emplace(path + "norm",
+                  nn::GatedNorm::Options{.channels = c.shape.channels(),
+                                         .num_groups = c.shape.num_groups,
+                                         .eps = c.eps,
+                                         .gate_comes_first = c.end == MambaEnd::kGateThenNorm},
+                  storage);
+  }
   if (c.conv_bias) {
     conv_bias_.emplace(path + "conv1d.bias", std::vector<int64_t>{c.conv_channels()}, storage);
   }
@@ -46,16 +63,32 @@ void MambaMixer::append_parameters(std::vector<nn::Parameter*>& list) {
   list.insert(list.end(), {&step_bias_, &log_rate_, &skip_, &conv_});
   if (conv_bias_) list.push_back(&*conv_bias_);
   in_proj_.append_parameters(list);
-  list.push_back(&norm_.weight());
+  if (norm_) list.push_back(&norm_->weight());
   out_proj_.append_parameters(list);
 }
 
+std::vector<nn::Linear*> MambaMixer::untargeted_linears() {
+  if (!config_.out_is_no_target) return {};
+  return {&out_proj_};
+}
+
+bool MambaMixer::is_out_weight(const nn::Parameter& parameter) const {
+  return &parameter == &out_proj_.weight();
+}
+
 bool MambaMixer::init_weight(const nn::Parameter& parameter, at::Tensor full,
-                             at::Generator /*generator*/) const {
-  if (&parameter == &step_bias_ || &parameter == &skip_ || &parameter == &norm_.weight()) {
+                             at::Generator generator) const {
+  if (&parameter == &step_bias_ && config_.first_steps) {
+    draw_step_bias_(full, *config_.first_steps, std::move(generator));
+  } else if (&parameter == &step_bias_ || &parameter == &skip_ ||
+             (norm_ && &parameter == &norm_->weight())) {
     full.fill_(1.0);
   } else if (&parameter == &log_rate_) {
     full.copy_(at::arange(1, config_.shape.num_heads + 1, at::kFloat).log_());
+  } else if (is_out_weight(parameter) && config_.narrowed_by) {
+    const auto inputs = static_cast<double>(config_.shape.channels());
+    const double bound = 1.0 / std::sqrt(inputs * static_cast<double>(*config_.narrowed_by));
+    full.uniform_(-bound, bound, std::move(generator));
   } else {
     return false;
   }
@@ -76,13 +109,29 @@ at::Tensor MambaMixer::mix(const at::Tensor& xbc, const at::Tensor& steps,
                          context.pass.kept_attention);
 }
 
+at::Tensor MambaMixer::project(const nn::Remakable& normed,
+                               const nn::ForwardContext& context) const {
+  const at::Tensor projected = nn::linear_shared_input({&in_proj_}, normed, context)[0];
+  if (config_.multipliers.empty()) return projected;
+  const std::vector<double>& m = config_.multipliers;
+  const int64_t channels = config_.shape.channels(), of_groups = config_.shape.group_channels();
+  return nn::scale_columns(projected, {{channels, m.at(0)},
+                                       {channels, m.at(1)},
+                                       {of_groups, m.at(2)},
+                                       {of_groups, m.at(3)},
+                                       {config_.shape.num_heads, m.at(4)}});
+}
+
 at::Tensor MambaMixer::add(const nn::Remakable& normed, const at::Tensor& residual,
                            const nn::ForwardContext& context) {
-  const auto in = nn::linear_shared_input({&in_proj_}, normed, context)[0].split_with_sizes(
-      {config_.shape.channels(), config_.conv_channels(), config_.shape.num_heads}, 1);
+  const auto in =
+      project(normed, context)
+          .split_with_sizes(
+              {config_.shape.channels(), config_.conv_channels(), config_.shape.num_heads}, 1);
   const at::Tensor steps = nn::time_steps(in[2], step_bias_, config_.limits);
-  const at::Tensor gated = norm_.forward(mix(in[1], steps, context), in[0]);
-  return add_mixed(out_proj_, gated, residual, config_.residual_multiplier, context);
+  const at::Tensor mixed = mix(in[1], steps, context);
+  const at::Tensor gated = norm_ ? norm_->forward(mixed, in[0]) : nn::silu_gate(mixed, in[0]);
+  return finish(out_proj_, gated, residual, config_.residual_multiplier, context);
 }
 
 }  // namespace strata::models

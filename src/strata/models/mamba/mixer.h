@@ -22,6 +22,7 @@ class MambaMixer final : public TokenMixer {
              std::shared_ptr<nn::LaneTable> lanes);
 
   std::vector<nn::Linear*> linears() override { return {&in_proj_, &out_proj_}; }
+  std::vector<nn::Linear*> untargeted_linears() override;
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add(const nn::Remakable& normed, const at::Tensor& residual,
                  const nn::ForwardContext& context) override;
@@ -31,6 +32,9 @@ class MambaMixer final : public TokenMixer {
  private:
   MambaMixer(const MambaConfig& config, int64_t index, const std::string& path,
              at::ScalarType storage, std::shared_ptr<nn::LaneTable> lanes);
+  bool is_out_weight(const nn::Parameter& parameter) const;
+  // What the first product gives.
+  at::Tensor project(const nn::Remakable& normed, const nn::ForwardContext& context) const;
   // [T, channels], before norm and gate.
   at::Tensor mix(const at::Tensor& xbc, const at::Tensor& steps, const nn::ForwardContext& context);
 
@@ -40,7 +44,7 @@ class MambaMixer final : public TokenMixer {
   nn::Parameter step_bias_, log_rate_, skip_, conv_;
   std::optional<nn::Parameter> conv_bias_;
   nn::Linear in_proj_;
-  nn::GatedNorm norm_;
+  std::optional<nn::GatedNorm> norm_;
   nn::Linear out_proj_;
 };
 

@@ -1,6 +1,7 @@
 #include "strata/nn/experts/experts.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -21,9 +22,12 @@ using torch::autograd::variable_list;
 struct ExpertsCall {
   std::vector<Expert> experts;
   ExpertRows rows;
+  bool has_residual;
   bool training;
   bool wants_output;
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
+
+  bool has_gates() const { return !experts.empty() && experts.front().gate != nullptr; }
 };
 
 bool needs_input(const Linear& layer) {
@@ -31,15 +35,16 @@ bool needs_input(const Linear& layer) {
 }
 
 bool need_input(const std::vector<Expert>& experts) {
-  return std::ranges::any_of(
-      experts, [](const Expert& e) { return needs_input(*e.gate) || needs_input(*e.up); });
+  return std::ranges::any_of(experts, [](const Expert& e) {
+    return (e.gate != nullptr && needs_input(*e.gate)) || needs_input(*e.up);
+  });
 }
 
 // Products with codes may decode a whole weight: one at a time.
 void visit_experts(const ExpertsCall& call, const std::function<void(size_t)>& visit) {
   const bool has_codes = std::ranges::any_of(call.experts, [](const Expert& e) {
-    return e.gate->weight().quantization() || e.up->weight().quantization() ||
-           e.down->weight().quantization();
+    return (e.gate != nullptr && e.gate->weight().quantization()) ||
+           e.up->weight().quantization() || e.down->weight().quantization();
   });
   for_each_expert(call.rows, /*at_once=*/call.rows.token.is_cpu() && !has_codes, visit);
 }
@@ -104,18 +109,38 @@ void write_zero_gradients(Linear& layer) {
   }
 }
 
-// silu(gate) * up for all rows.
+// What silu(gate) * up, or the square of relu(up), is made of for all rows.
 struct Projected {
-  at::Tensor gate, up;  // [S, intermediate]
+  at::Tensor gate, up;  // [S, intermediate]; no gate: undefined
 };
+
+at::Tensor activated(const Projected& p) {
+  if (p.gate.defined()) return ops::swiglu(p.gate, p.up);
+  const ActivityTimer timer(Activity::kElementWise);
+  return at::relu(p.up).square_();
+}
+
+// From the gradient of what is activated, of rows whose weight is not yet applied: turns
+// `projected` into the gradients of its tensors and returns that of the weights, fp32 [S].
+at::Tensor activated_backward_(const at::Tensor& dy, const at::Tensor& scales, Projected& p) {
+  if (p.gate.defined()) {
+    return ops::weighted_swiglu_backward(dy, scales.view({-1}), p.gate, p.up, p.gate, p.up);
+  }
+  const ActivityTimer timer(Activity::kElementWise);
+  const at::Tensor relu = p.up.relu_();
+  const at::Tensor dscales = (relu.square() * dy).sum(at::IntArrayRef{1}, false, at::kFloat);
+  relu.mul_(dy).mul_(2 * scales.to(dy.scalar_type()));
+  return dscales;
+}
 
 Projected project_in(const ExpertsCall& call, const at::Tensor& x) {
   const at::Tensor input = spread(x, call.rows);
-  const Product gate = start_product(call, &Expert::gate, input, /*back=*/false);
+  Product gate;
+  if (call.has_gates()) gate = start_product(call, &Expert::gate, input, /*back=*/false);
   const Product up = start_product(call, &Expert::up, input, /*back=*/false);
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
-    project(call, e, &Expert::gate, input, gate);
+    if (call.has_gates()) project(call, e, &Expert::gate, input, gate);
     project(call, e, &Expert::up, input, up);
   });
   return {gate.rows, up.rows};
@@ -138,7 +163,7 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
   // With the row's weight at the gated side, the result of down is needed for no gradient.
   at::Tensor scaled;
   if (std::ranges::any_of(call.experts, [](const Expert& e) { return needs_input(*e.down); })) {
-    scaled = ops::swiglu(projected.gate, projected.up);
+    scaled = activated(projected);
     const ActivityTimer timer(Activity::kElementWise);
     scaled.mul_(scales.to(scaled.scalar_type()));
   }
@@ -155,17 +180,18 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
     }
   });
   scaled.reset();
-  const at::Tensor dscales = ops::weighted_swiglu_backward(
-      dgated, scales.view({-1}), projected.gate, projected.up, projected.gate, projected.up);
-  return weights_of_tokens(dscales, call.rows, weights);
+  return weights_of_tokens(activated_backward_(dgated, scales, projected), call.rows, weights);
 }
 
 // Writes the gradients of all gate and up projections and, where it is wanted, returns that of x.
 at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Projected& gradients,
                        int64_t num_tokens, bool wants_dx) {
   const at::Tensor input = x.defined() ? spread(x, call.rows) : at::Tensor();
+  const bool has_gates = call.has_gates();
   Product dinput;
-  if (wants_dx) {
+  if (wants_dx && !has_gates) {
+    dinput = start_product(call, &Expert::up, gradients.up, /*back=*/true);
+  } else if (wants_dx) {
     dinput = start_product(call, &Expert::gate, gradients.gate, /*back=*/true);
     if (dinput.has_base) {
       const Product of_up = start_product(call, &Expert::up, gradients.up, /*back=*/true);
@@ -179,15 +205,17 @@ at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Proje
   visit_experts(call, [&](size_t e) {
     const Expert& expert = call.experts[e];
     if (call.rows.count(e) == 0) {
-      write_zero_gradients(*expert.gate);
+      if (has_gates) write_zero_gradients(*expert.gate);
       write_zero_gradients(*expert.up);
       return;
     }
     const at::Tensor x_rows = part(input, e), dx_rows = part(dinput.rows, e);
-    backpropagate(*expert.gate, x_rows, part(gradients.gate, e),
-                  {dx_rows, /*beta=*/0, dinput.has_base});
+    if (has_gates) {
+      backpropagate(*expert.gate, x_rows, part(gradients.gate, e),
+                    {dx_rows, /*beta=*/0, dinput.has_base});
+    }
     backpropagate(*expert.up, x_rows, part(gradients.up, e),
-                  {dx_rows, /*beta=*/1, dinput.has_base});
+                  {dx_rows, /*beta=*/has_gates ? 1.0F : 0.0F, dinput.has_base});
   });
   if (!wants_dx) return {};
   return ops::row_sums(dinput.rows, call.rows.place, num_tokens, {});
@@ -195,13 +223,13 @@ at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Proje
 
 struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
   static at::Tensor forward(AutogradContext* context, ExpertsCall call, const at::Tensor& x,
-                            const at::Tensor& weights, const at::Tensor& residual) {
+                            const at::Tensor& weights, const std::optional<at::Tensor>& residual) {
     const Projected projected = project_in(call, x);
-    at::Tensor y = at::empty_strided(residual.sizes(), {0, 0}, residual.options());
+    at::Tensor y = at::empty_strided(x.sizes(), {0, 0}, x.options());
     if (call.wants_output) {
-      const at::Tensor out = project_out(call, ops::swiglu(projected.gate, projected.up));
+      const at::Tensor out = project_out(call, activated(projected));
       y = ops::row_sums(out, call.rows.place, x.size(0), weights);
-      y.add_(residual);
+      if (call.has_residual) y.add_(*residual);
     }
     const bool keeps_input = need_input(call.experts);
     if (!keeps_input) call.remake = nullptr;
@@ -216,21 +244,22 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor x = call.remake ? call.remake() : saved[0];
     // Nobody else reads these, and a graph runs backward once: their memory takes the gradients.
-    Projected projected{saved[1].detach(), saved[2].detach()};
+    Projected projected{saved[1].defined() ? saved[1].detach() : saved[1], saved[2].detach()};
     const at::Tensor dweights = backward_out(call, gradients[0], saved[3], projected);
     const at::Tensor dx = backward_in(call, x, projected, gradients[0].size(0),
                                       /*wants_dx=*/context->needs_input_grad(0));
-    return {at::Tensor(), dx, dweights, gradients[0]};
+    return {at::Tensor(), dx, dweights, call.has_residual ? gradients[0] : at::Tensor()};
   }
 };
 
 }  // namespace
 
 at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable& x,
-                            const at::Tensor& residual, const Routing& routing,
+                            const std::optional<at::Tensor>& residual, const Routing& routing,
                             const ForwardContext& context) {
   ExpertsCall call{.experts = experts,
                    .rows = sort_by_expert(routing.experts, std::ssize(experts)),
+                   .has_residual = residual.has_value(),
                    .training = context.training,
                    .wants_output = context.pass.wants_output};
   if (context.pass.remakes_inputs) call.remake = x.remake;

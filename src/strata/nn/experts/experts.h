@@ -1,9 +1,10 @@
-// A mixture of experts: gated MLPs of which each token passes the few that a router chose, their
-// results weighted and added. Owns: the autograd function over all experts. Never: the choice
-// (nn/experts/router.h), the order of rows (nn/experts/expert_rows.h), which weights there are, or
-// what is beside the experts.
+// A mixture of experts: MLPs, with a gate or without, of which each token passes the few that a
+// router chose, their results weighted and added. Owns: the autograd function over all experts.
+// Never: the choice (nn/experts/router.h), the order of rows (nn/experts/expert_rows.h), which
+// weights there are, or what is beside the experts.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -16,19 +17,21 @@
 
 namespace strata::nn {
 
-// down(silu(gate(x)) * up(x)). Of branches those of LoRA without dropout and bias are computed.
+// down(silu(gate(x)) * up(x)), or down of the square of relu(up(x)). Of branches those of LoRA
+// without dropout and bias are computed.
 struct Expert {
-  Linear* gate;  // [hidden] -> [intermediate]
+  Linear* gate;  // [hidden] -> [intermediate]; null, of all experts: there are none
   Linear* up;
   Linear* down;
 };
 
-// residual + the weighted sum of each token's experts, for x [T, hidden]. Where
-// context.pass.wants_output is false the result is of the right shape alone, as
+// residual + the weighted sum of each token's experts, for x [T, hidden]; without a residual the
+// sum alone. Where context.pass.wants_output is false the result is of the right shape alone, as
 // Linear::forward_add_last(). Experts without rows get gradients of zero.
-// Memory: keeps 2 * S * intermediate elements, and x unless nothing trains on it.
+// Memory: keeps 2 * S * intermediate elements (without gates half of them), and x unless nothing
+// trains on it.
 at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable& x,
-                            const at::Tensor& residual, const Routing& routing,
+                            const std::optional<at::Tensor>& residual, const Routing& routing,
                             const ForwardContext& context);
 
 }  // namespace strata::nn

@@ -87,7 +87,8 @@ const DocumentLanes& LaneTable::of(const Batch& batch) {
     return lanes_;
   }
   lanes_ = {};
-  lanes_ = make_lanes(batch.offsets, batch.positions.device());
+  const auto make = kind_ == Kind::kPacked ? make_packed_lanes : make_lanes;
+  lanes_ = make(batch.offsets, batch.positions.device());
   positions_ = batch.positions;
   positions_version_ = batch.positions._version();
   return lanes_;

@@ -1,6 +1,6 @@
-// RMSNorm of groups of channels behind a gate, as state spaces end (Mamba-2): of y silu(z), in fp32
-// and rounded once. Owns: its weight and the autograd function. Never: norms of whole rows without
-// a gate (nn/norm.h).
+// RMSNorm of groups of channels behind a gate, as state spaces end (Mamba-2): of y silu(z), or of y
+// before the gate (Falcon-H1), in fp32 and rounded once. Owns: its weight and the autograd
+// function. Never: norms of whole rows without a gate (nn/norm.h).
 #pragma once
 
 #include <string>
@@ -17,6 +17,7 @@ class GatedNorm {
     int64_t channels;
     int64_t num_groups = 1;  // of as many channels each
     double eps;
+    bool gate_comes_first = true;  // what is normalised is gated already
   };
 
   // `path`: module path such as "model.layers.0.mamba.norm".

@@ -21,13 +21,18 @@ struct Chunk {
   at::Tensor scaled;      // [n, C, h, P], steps * x
 };
 
-Chunk make_chunk(const SpaceInputs& in) {
+Chunk make_chunk(const SpaceInputs& in, const DocumentLanes& lanes) {
   const at::Tensor rates = (in.steps * in.rate).transpose(1, 2);  // [n, h, C]
   const int64_t size = rates.size(2);
   // Sums of the rates behind s up to l, as sums and not as differences, which lose digits.
   const at::Tensor between =
       rates.unsqueeze(-1).expand({-1, -1, -1, size}).tril(-1).cumsum(-2).exp_().tril_();
   const at::Tensor from_front = rates.cumsum(-1).exp_();
+  if (lanes.is_same.defined()) {
+    // Nothing of one document is left in another.
+    between.mul_(lanes.is_same.unsqueeze(1));
+    from_front.mul_(lanes.goes_on.unsqueeze(1));
+  }
   return {.between = between,
           .from_front = from_front.transpose(1, 2),
           .to_end = between.select(2, size - 1).transpose(1, 2),
@@ -154,7 +159,7 @@ at::Tensor from_lanes(const at::Tensor& x, const DocumentLanes& lanes) {
 }
 
 at::Tensor run_chunks(const SpaceInputs& in, const DocumentLanes& lanes, at::Tensor* state) {
-  const Chunk chunk = make_chunk(in);
+  const Chunk chunk = make_chunk(in, lanes);
   const at::Tensor scores = chunk.between * at::bmm(in.c, transposed(in.b)).unsqueeze(1);
   const at::Tensor within = by_head(at::matmul(scores, by_head(chunk.scaled)));
   const at::Tensor before = states_before(in, chunk, lanes, state);
@@ -164,7 +169,7 @@ at::Tensor run_chunks(const SpaceInputs& in, const DocumentLanes& lanes, at::Ten
 SpaceGradients chunks_backward(const SpaceInputs& in, const at::Tensor& dout,
                                const DocumentLanes& lanes) {
   const at::Tensor dy = by_place(dout, lanes);
-  const Chunk chunk = make_chunk(in);
+  const Chunk chunk = make_chunk(in, lanes);
   Parts d = within_chunk(in, chunk, dy);
   add_states(in, chunk, dy, lanes, d);
   // A rate is part of all sums from its token on.

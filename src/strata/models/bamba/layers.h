@@ -1,0 +1,13 @@
+// The layers of Bamba: Mamba-2 or attention, then an MLP. Owns: which layer has what, and under
+// which names. Never: the order of a layer's operations (llama/mixer_layer.h).
+#pragma once
+
+#include "strata/models/bamba/config.h"
+#include "strata/models/llama/model.h"
+
+namespace strata::models {
+
+// Of one model: its layers share the lanes of a batch.
+MakeDecoderLayer make_bamba_layers(const BambaConfig& config);
+
+}  // namespace strata::models
