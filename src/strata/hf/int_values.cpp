@@ -69,18 +69,23 @@ uint32_t IntValues::field(const std::byte* words, int64_t word, int64_t place) c
   return (bits >> (place * weight_.bits)) & mask;
 }
 
-uint32_t IntValues::code(int64_t row, int64_t column) const {
+// Where the codes of a row lie.
+IntValues::Line IntValues::line_of(int64_t row) const {
   const int64_t shift = words_shift_, inside = weight_.per_word() - 1;
   switch (weight_.layout) {
     case IntLayout::kGptq:
-      return field(codes_, (column >> shift) * weight_.rows + row, column & inside);
+      return {.first = row, .stride = weight_.rows, .shift = shift, .mask = inside, .place = 0};
     case IntLayout::kAwq:
-      return field(codes_, column * (weight_.rows >> shift) + (row >> shift),
-                   kPlaces[static_cast<size_t>(row & inside)]);
+      return {.first = row >> shift,
+              .stride = weight_.rows >> shift,
+              .shift = 0,
+              .mask = 0,
+              .place = kPlaces[static_cast<size_t>(row & inside)]};
     case IntLayout::kCompressed:
       break;
   }
-  return field(codes_, row * weight_.codes->shape[1] + (column >> shift), column & inside);
+  const int64_t words = weight_.codes->shape[1];
+  return {.first = row * words, .stride = 1, .shift = shift, .mask = inside, .place = 0};
 }
 
 uint32_t IntValues::zero(int64_t row, int64_t group) const {
@@ -137,8 +142,10 @@ void IntValues::read_row(const Row& values, int64_t row, int64_t column,
                          std::span<float> out) const {
   const int64_t bits = weight_.bits;
   const bool has_table = bits <= kBitsOfTable;
+  const Line line = line_of(row);
   for (size_t i = 0; i < out.size(); ++i, ++column) {
-    const uint32_t found = code(row, column);
+    const uint32_t found = field(codes_, line.first + (column >> line.shift) * line.stride,
+                                 line.place + (column & line.mask));
     const auto g = static_cast<size_t>(groups_[static_cast<size_t>(column)]);
     out[i] = has_table ? values.table[(g << bits) + found]
                        : rounded((static_cast<float>(found) - values.zeros[g]) * values.scales[g]);

@@ -24,10 +24,15 @@ class IntValues {
  private:
   // Zeros and scales of a row, and, of few bits, what each code of a group comes to.
   struct Row;
+  // The word of a row's column C is FIRST + (C >> SHIFT) * STRIDE, its place there
+  // PLACE + (C & MASK).
+  struct Line {
+    int64_t first, stride, shift, mask, place;
+  };
 
   void describe(int64_t row, Row& values) const;
   void read_row(const Row& values, int64_t row, int64_t column, std::span<float> out) const;
-  uint32_t code(int64_t row, int64_t column) const;
+  Line line_of(int64_t row) const;
   uint32_t zero(int64_t row, int64_t group) const;
   float scale(int64_t row, int64_t group) const;
   uint32_t field(const std::byte* words, int64_t word, int64_t place) const;

@@ -244,7 +244,7 @@ std::vector<std::string> names_of_copy(const ModelFolder& folder) {
     for (const TensorInfo* part : described.value().parts()) parts.insert(part->name);
   }
   for (std::string& name : folder.names()) {
-    if (!parts.contains(name) && !is_void_bias(folder, name)) names.insert(std::move(name));
+    if (!parts.contains(name)) names.insert(std::move(name));
   }
   return {names.begin(), names.end()};
 }

@@ -52,8 +52,8 @@ std::optional<IntWeight> find_readable_ints(const ModelFolder& folder, const std
 std::set<std::string> int_weights(const ModelFolder& folder);
 std::vector<std::string> names_of_copy(const ModelFolder& folder);
 
-// Whether it is a bias of zeros that GPTQ's programs have written beside the codes of a layer
-// without one.
+// Whether it is a bias of zeros beside codes, which GPTQ's programs have also written where the
+// model's layer has none.
 bool is_void_bias(const ModelFolder& folder, const std::string& name);
 
 }  // namespace strata::hf

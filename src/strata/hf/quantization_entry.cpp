@@ -36,6 +36,13 @@ void require_text(const Json& entry, const char* key, std::initializer_list<cons
   if (!is_known) refuse_value(key, *value, *expected.begin());
 }
 
+void erase_quantization(Json& model_config) {
+  constexpr const char* kEntry = "quantization_config";
+  model_config.erase(kEntry);
+  const auto text = model_config.find("text_config");
+  if (text != model_config.end() && text->is_object()) text->erase(kEntry);
+}
+
 void require_untransformed(const Json& entry) {
   const Json* transforms = value_of(entry, "transform_config");
   if (transforms != nullptr && !transforms->empty()) {

@@ -25,6 +25,9 @@ bool is_size(const Json& n);
 // Absent, or one of some texts, of which the first is told.
 void require_text(const Json& entry, const char* key, std::initializer_list<const char*> expected);
 
+// Of weights that are plain from here on: no entry, nor one of the language model's.
+void erase_quantization(Json& model_config);
+
 // Weights of compressed-tensors that were turned or thinned out before they were rounded.
 void require_untransformed(const Json& entry);
 
