@@ -342,6 +342,40 @@ def test_kimi_k2(tmp_path):
     compare(tensors, model, loss, logits, 1e-5)
 
 
+def test_the_language_model_of_kimi(tmp_path):
+    """Kimi K2.5's files: names with a prefix, the entry and the family beside the language model's keys."""
+    text = tmp_path / "text"
+    text.mkdir()
+    save_checkpoint(text, **dict(FAMILIES["deepseek_v3"], moe_intermediate_size=32))
+    store_in_ints(text, **dict(PACKED, is_symmetric=True, group=32), takes=lambda name: ".mlp.experts." in name)
+    config = json.loads((text / "config.json").read_text())
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    inner = config | {"model_type": "kimi_k2", "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}
+    (whole / "config.json").write_text(json.dumps({"model_type": "kimi_k25", "architectures": ["KimiK25ForConditionalGeneration"], "text_config": inner}))
+    weights = {f"language_model.{name}": tensor for name, tensor in load_file(text / "model.safetensors").items()}
+    weights |= {"vision_tower.patch_embed.proj.weight": torch.ones(4, 3), "mm_projector.proj.0.bias": torch.ones(4)}
+    save_file(weights, whole / "model.safetensors", {"format": "pt"})
+    assert "left out: mm_projector, vision_tower" in strata("convert", whole, tmp_path / "out", "--to", "text-model")
+    assert same_files(tmp_path / "out", save_decoded(text, tmp_path / "copy"))
+    states = [AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32).state_dict() for name in ("out", "copy")]
+    assert states[0].keys() == states[1].keys() and all(torch.equal(states[0][name], states[1][name]) for name in states[1])
+
+
+def test_parts_in_two_files(tmp_path):
+    tiny_llama.save_model(tmp_path / "model", **SIZES)
+    folder = store_in_ints(tmp_path / "model", **PACKED)
+    copy = save_decoded(folder, tmp_path / "copy")
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = {name: f"model-0000{1 + (name.endswith(('scale', 'shape')))}-of-00002.safetensors" for name in weights}
+    for file in set(files.values()):
+        save_file({name: weights[name] for name in weights if files[name] == file}, folder / file, {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    strata("convert", folder, tmp_path / "out", "--to", "safetensors")
+    assert same_files(tmp_path / "out", copy)
+
+
 def test_matrices_of_gpt2_are_refused(inputs, tmp_path):
     """Which its files turn, and codes do not."""
     tiny_llama.save_model(tmp_path / "model", **dict(tiny_llama.GPT2, n_embd=48, n_inner=64))
