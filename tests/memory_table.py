@@ -8,6 +8,7 @@ import subprocess
 
 import tiny_llama
 from fp8_files import store_in_fp8
+from int_files import store_in_ints
 from running import BUILD, PROGRAM, base_flags, environment, run_program
 
 # Large enough that 5 % are several megabytes, small enough for seconds.
@@ -246,6 +247,9 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="fp8", dtype="bfloat16", bf16=True, max_length=64, per_device_train_batch_size=1)),
     (2, "FULL_SHARD", dict(LORA, model="fp8", load_in_4bit=True, max_length=64, per_device_train_batch_size=1)),
     (2, "FULL_SHARD", dict(model="fp8", dtype="bfloat16")),
+    (1, "NO_SHARD", dict(LORA, model="gptq", load_in_4bit=True, max_length=64, per_device_train_batch_size=1)),
+    (2, "FULL_SHARD", dict(LORA, model="gptq", dtype="bfloat16", bf16=True, max_length=64, per_device_train_batch_size=1)),
+    (2, "FULL_SHARD", dict(model="gptq")),
     (3, "FULL_SHARD", dict(sequence_parallel_size=3, per_device_train_batch_size=6)),
     (3, "ZERO2", dict(LORA, sequence_parallel_size=3, dtype="bfloat16", bf16=True, per_device_train_batch_size=6, **WHOLE)),
     (2, "FULL_SHARD", dict(model="gpt2", sequence_parallel_size=2, gradient_checkpointing_mode="attention",
@@ -302,6 +306,8 @@ def other_model(name, beside):
     folder.mkdir()
     if name == "fp8":
         return store_in_fp8(save_model(folder, dict(WIDE, num_hidden_layers=2), "bfloat16"), (128, 128))
+    if name == "gptq":
+        return store_in_ints(save_model(folder, dict(WIDE, num_hidden_layers=2), "bfloat16"), "gptq", group=64)
     if name == "gpt_oss packed":
         return tiny_llama.pack_experts(save_model(folder, GPT_OSS, "bfloat16"))
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,

@@ -258,7 +258,7 @@ def test_damaged_files_are_refused(tmp_path, change, message):
     (dict(quant_method="compressed-tensors", format="naive-quantized", config_groups={"group_0": {"weights": {"num_bits": 8, "type": "int"}}}),
      "expected type float of 8 bits"),
     (dict(expert_dtype="fp4"), 'expert_dtype: found "fp4", expected fp8'),
-    (dict(quant_method="compressed-tensors", format="pack-quantized"), 'found quant_method "compressed-tensors"'),
+    (dict(quant_method="compressed-tensors", format="int-quantized"), 'found quant_method "compressed-tensors"'),
     (dict(quant_method="compressed-tensors", format="float-quantized", transform_config={"a": 1}), "transform_config: found "),
     (dict(quant_method="compressed-tensors", format="float-quantized", sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config: found "),
 ])

@@ -26,18 +26,25 @@
 #include "strata/base/json.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/embedding_scale.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/shard/fp8_loading.h"
+#include "strata/shard/int_loading.h"
 #include "strata/shard/loading.h"
 
 namespace strata {
 namespace {
 
 at::Tensor read_tensor(const hf::ModelFolder& folder, const std::string& name) {
+  if (const auto ints = hf::find_int_weight(folder, name)) {
+    const at::Tensor decoded = at::empty(ints->dims());
+    shard::read_ints(folder, *ints, /*begin=*/0, decoded.view({-1}));
+    return decoded;
+  }
   const hf::TensorInfo* info = folder.find(name);
   if (info == nullptr) throw FormatError("probe: found no tensor \"{}\"", name);
   if (const auto fp8 = hf::find_fp8_weight(folder, name)) {

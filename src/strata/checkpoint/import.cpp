@@ -11,9 +11,11 @@
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/finite_values.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/int_weight.h"
 #include "strata/models/embedding_scale.h"
 #include "strata/models/vocabulary.h"
 #include "strata/shard/fp8_loading.h"
+#include "strata/shard/int_loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -39,6 +41,12 @@ void check_adapter_file(const hf::ModelFolder& file, const adapters::LoraAdapter
 }  // namespace
 
 at::Tensor read_plain(const hf::ModelFolder& folder, const std::string& name) {
+  if (const auto ints = hf::find_int_weight(folder, name)) {
+    const at::Tensor decoded = at::empty(ints->dims(), at::kFloat);
+    shard::read_ints(folder, *ints, /*begin=*/0, decoded.view({-1}));
+    shard::forget_ints(folder, *ints);
+    return decoded;
+  }
   const hf::TensorInfo& info = *folder.find(name);
   if (const auto fp8 = hf::find_fp8_weight(folder, name)) {
     const at::Tensor decoded = at::empty(info.shape, at::kFloat);

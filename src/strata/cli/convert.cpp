@@ -107,8 +107,12 @@ void refuse_packed(const checkpoint::SavedState& state, const fs::path& folder,
   if (!checkpoint::holds_packed(state)) return;
   const bool in_fp8 = std::ranges::any_of(
       state.tensors(), [](const auto& tensor) { return tensor.dtype == hf::DType::kF8E4M3; });
+  const bool in_integers = std::ranges::any_of(state.tensors(), checkpoint::is_of_integers);
   throw ConfigError("{}: found {} in {}, expected plain weights; use a folder of those", what,
-                    in_fp8 ? "weights in fp8" : "experts in MXFP4", folder.string());
+                    in_fp8        ? "weights in fp8"
+                    : in_integers ? "weights in integers"
+                                  : "experts in MXFP4",
+                    folder.string());
 }
 
 // What an adapter began with: an adapter, or the base off which it was taken.

@@ -26,7 +26,7 @@ constexpr const char* kUsage =
     "flags:\n"
     "  --base_model FOLDER           instead of the one that the adapter names\n"
     "  --dequantize                  of a base in 4 or 8 bits or MXFP4: write its decoded weights\n"
-    "                                (one in fp8 is written so without it)\n"
+    "                                (one in fp8 or integers is written so without it)\n"
     "  --dtype TYPE                  float32, bfloat16 or float16 for the result; default: the "
     "base's\n"
     "  --max_shard_size SIZE         of safetensors files (default: 50GB)\n";
@@ -80,7 +80,8 @@ int run_merge_adapter(const std::vector<std::string>& arguments) {
     model = std::move(decoded);
   } else {
     model = checkpoint::open_saved_state(base);
-    const bool asks = flags.is_on("dequantize") && !checkpoint::is_fp8_folder(base);  // is read so
+    // What every reader decodes needs no asking.
+    const bool asks = flags.is_on("dequantize") && !checkpoint::is_decoded_folder(base);
     if (asks) model = open_unpacked(base, *model);
   }
   options.weight_type = weight_type(flags);

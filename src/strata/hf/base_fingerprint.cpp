@@ -14,6 +14,7 @@
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/element.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_values.h"
 
 namespace strata::hf {
 namespace {
@@ -24,21 +25,29 @@ constexpr std::string_view kAsCodes = " as ";
 
 // A matrix that goes into the mark.
 struct Matrix {
-  const TensorInfo* info;
+  std::string name;
+  std::vector<int64_t> shape;
+  const TensorInfo* info;  // of integers their codes
   std::optional<Fp8Weight> fp8;
+  std::optional<IntWeight> ints;
 };
 
 std::vector<Matrix> sampled_matrices(const ModelFolder& folder) {
   const std::vector<std::string> listed = fp8_scales(folder);
   const std::set<std::string_view> scales(listed.begin(), listed.end());
   std::vector<Matrix> matrices;
-  for (const std::string& name : folder.names()) {
+  for (const std::string& name : names_of_copy(folder)) {
+    if (name == "lm_head.weight" || scales.contains(name)) continue;
+    if (auto ints = find_readable_ints(folder, name)) {
+      matrices.push_back({name, ints->dims(), ints->codes, std::nullopt, ints});
+      continue;
+    }
     const TensorInfo& info = *folder.find(name);
-    if (info.shape.size() < 2 || name == "lm_head.weight" || scales.contains(name)) continue;
+    if (info.shape.size() < 2) continue;
     auto fp8 = find_readable_fp8(folder, name);
     const bool is_plain =
         info.dtype == DType::kF32 || info.dtype == DType::kBF16 || info.dtype == DType::kF16;
-    if (is_plain || fp8) matrices.push_back({&info, std::move(fp8)});
+    if (is_plain || fp8) matrices.push_back({name, info.shape, &info, std::move(fp8), {}});
   }
   return matrices;
 }
@@ -46,8 +55,8 @@ std::vector<Matrix> sampled_matrices(const ModelFolder& folder) {
 // Calls `take` with the first element and the number of a block at the beginning and of one in the
 // middle.
 template <typename Take>
-void sample(const ModelFolder& folder, const TensorInfo& info, const Take& take) {
-  const auto numel = static_cast<uint64_t>(info.numel());
+void sample(const ModelFolder& folder, const TensorInfo& info, int64_t count, const Take& take) {
+  const auto numel = static_cast<uint64_t>(count);
   for (const uint64_t begin : {uint64_t{0}, numel / 2}) {
     take(begin, std::min(kBlockElements, numel - begin));
   }
@@ -70,16 +79,29 @@ float rounded(float value, DType type) {
                              : bf16_to_float(float_to_bf16(value));
 }
 
+std::vector<float> decoded_values(const ModelFolder& folder, const Matrix& matrix, DType type,
+                                  uint64_t begin, uint64_t count) {
+  std::vector<float> values(count);
+  if (matrix.ints) {
+    IntValues(folder, *matrix.ints).read(static_cast<int64_t>(begin), values);
+  } else {
+    read_fp8(folder, *matrix.fp8, static_cast<int64_t>(begin), values);
+    for (float& value : values) value = rounded(value, type);
+  }
+  return values;
+}
+
 // Those of fp8 as a copy of that type has them.
 void append_values(const ModelFolder& folder, const Matrix& matrix, DType type,
                    std::vector<float>& values) {
   const std::byte* bytes = folder.bytes(*matrix.info).data();
   const DType dtype = matrix.info->dtype;
-  sample(folder, *matrix.info, [&](uint64_t begin, uint64_t count) {
-    if (matrix.fp8) {
-      std::vector<float> decoded(count);
-      read_fp8(folder, *matrix.fp8, static_cast<int64_t>(begin), decoded);
-      for (const float value : decoded) values.push_back(rounded(value, type));
+  const int64_t numel =
+      matrix.ints ? matrix.ints->rows * matrix.ints->columns : matrix.info->numel();
+  sample(folder, *matrix.info, numel, [&](uint64_t begin, uint64_t count) {
+    if (matrix.fp8 || matrix.ints) {
+      const std::vector<float> found = decoded_values(folder, matrix, type, begin, count);
+      values.insert(values.end(), found.begin(), found.end());
       return;
     }
     for (uint64_t i = begin; i < begin + count; ++i) {
@@ -88,14 +110,14 @@ void append_values(const ModelFolder& folder, const Matrix& matrix, DType type,
   });
 }
 
-std::string heading(const std::string& name, const TensorInfo& info) {
-  return fmt::format("{} [{}]\n", name, fmt::join(info.shape, ", "));
+std::string heading(const std::string& name, const std::vector<int64_t>& shape) {
+  return fmt::format("{} [{}]\n", name, fmt::join(shape, ", "));
 }
 
 std::string sampled_weights(const ModelFolder& folder) {
   std::string sampled;
   for (const Matrix& matrix : sampled_matrices(folder)) {
-    sampled += heading(matrix.info->name, *matrix.info);
+    sampled += heading(matrix.name, matrix.shape);
     std::vector<float> values;
     append_values(folder, matrix, type_of_copy(folder), values);
     sampled.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
@@ -107,10 +129,10 @@ std::string sampled_codes(const ModelFolder& folder) {
   std::string sampled;
   for (const std::string& name : folder.names()) {
     const TensorInfo& info = *folder.find(name);
-    sampled += heading(name, info);
+    sampled += heading(name, info.shape);
     const std::span<const std::byte> bytes = folder.bytes(info);
     const uint64_t size = size_of(info.dtype);
-    sample(folder, info, [&](uint64_t begin, uint64_t count) {
+    sample(folder, info, info.numel(), [&](uint64_t begin, uint64_t count) {
       const auto block = bytes.subspan(begin * size, count * size);
       sampled.append(reinterpret_cast<const char*>(block.data()), block.size());
     });

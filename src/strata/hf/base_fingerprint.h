@@ -15,13 +15,14 @@ inline constexpr const char* kBaseFingerprintKey = "base_fingerprint";
 
 // XXH3-64, in hexadecimal digits, of the matrices' names, shapes and some values of each (a block
 // at the beginning and one in the middle), as fp32: the same however the model is cut into files,
-// for an exact copy in a wider type, and for weights in fp8 as for their copy in config.json's
-// type. The output layer is left out: a tied one may be stored or not. Of a quantised folder: of
-// the codes and scales as they lie there, which say nothing of the weights they were made of. Reads
-// some kilobytes of each matrix. Errors: those of ModelFolder::bytes.
+// for an exact copy in a wider type, for weights in fp8 as for their copy in config.json's type,
+// and for those in integers as for their copy. The output layer is left out: a tied one may be
+// stored or not. Of a quantised folder: of the codes and scales as they lie there, which say
+// nothing of the weights they were made of. Reads some kilobytes of each matrix. Errors: those of
+// ModelFolder::bytes.
 std::string base_fingerprint(const ModelFolder& folder);
 
-// The values of plain matrices that go into it, those of fp8 as they are decoded.
+// The values of plain matrices that go into it, those of fp8 and integers as they are decoded.
 std::vector<float> sampled_values(const ModelFolder& folder);
 
 // What the text says: "FINGERPRINT", or "FINGERPRINT as CODES" for a base whose matrices are codes.

@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_form.h"
 #include "strata/hf/mxfp4.h"
 
 namespace strata::hf {
@@ -119,7 +120,10 @@ void require_rows(const ModelFolder& folder, const std::string& name) {
 bool announces_codes(const Json& model_config) {
   const auto entry = model_config.find("quantization_config");
   if (entry == model_config.end() || entry->is_null()) return false;
-  if (entry->is_object()) return !announces_mxfp4(model_config) && !announces_fp8(model_config);
+  if (entry->is_object()) {
+    return !announces_mxfp4(model_config) && !announces_fp8(model_config) &&
+           !announces_ints(model_config);
+  }
   throw ConfigError(
       "config.json: quantization_config: found {}, expected an object, or null for plain weights; "
       "correct it",

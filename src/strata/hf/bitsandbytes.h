@@ -27,8 +27,9 @@ struct QuantizedWeight {
   const TensorInfo* nested_map = nullptr;  // nested_quant_map, 256 fp32
 };
 
-// Whether config.json says that the weights are codes, other than those of mxfp4.h and fp8.h; with
-// null for quantization_config they are plain, what is no object either is a ConfigError.
+// Whether config.json says that the weights are codes, other than those of mxfp4.h, fp8.h and
+// int_form.h; with null for quantization_config they are plain, what is no object either is a
+// ConfigError.
 bool announces_codes(const Json& model_config);
 
 // The quantised weight NAME ("...q_proj.weight"), or nothing when the tensor of that name is not

@@ -1,11 +1,11 @@
 #include "strata/hf/fp8_form.h"
 
-#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <string>
 
 #include "strata/base/error.h"
+#include "strata/hf/quantization_entry.h"
 
 namespace strata::hf {
 namespace {
@@ -13,36 +13,6 @@ namespace {
 using Tile = std::array<int64_t, 2>;
 
 constexpr Tile kMatrix = {0, 0}, kRow = {1, 0};
-
-const Json* value_of(const Json& json, const char* key) {
-  if (!json.is_object()) return nullptr;
-  const auto found = json.find(key);
-  return found == json.end() || found->is_null() ? nullptr : &*found;
-}
-
-std::string text_of(const Json& json, const char* key) {
-  const Json* value = value_of(json, key);
-  return value != nullptr && value->is_string() ? value->get<std::string>() : "";
-}
-
-[[noreturn]] void refuse(const std::string& key, const Json& value, std::string_view expected) {
-  throw ConfigError(
-      "config.json: quantization_config: {}: found {}, expected {}; use a checkpoint of 16 bits",
-      key, dump_python(value, -1), expected);
-}
-
-// Absent, or one of some texts, of which the first is told.
-void require_text(const Json& entry, const char* key, std::initializer_list<const char*> expected) {
-  const Json* value = value_of(entry, key);
-  if (value == nullptr) return;
-  const bool is_known = std::ranges::any_of(
-      expected, [&](const char* text) { return *value == Json(std::string(text)); });
-  if (!is_known) refuse(key, *value, *expected.begin());
-}
-
-bool is_size(const Json& n) {
-  return n.is_number_integer() && n.get<int64_t>() > 0 && n.get<int64_t>() < (int64_t{1} << 31);
-}
 
 Tile read_tile(const std::string& key, const Json& size) {
   if (!size.is_array() || size.size() != 2 || !is_size(size[0]) || !is_size(size[1])) {
@@ -63,17 +33,6 @@ Fp8Form of_transformers(const Json& entry) {
   if (size != nullptr) form.tiles = {read_tile(kKey, *size)};
   if (!entry.contains(kKey)) form.tiles = {{128, 128}};
   return form;
-}
-
-// Weights that were turned or thinned out before they were rounded.
-void require_untransformed(const Json& entry) {
-  const Json* transforms = value_of(entry, "transform_config");
-  if (transforms != nullptr && !transforms->empty()) {
-    refuse("transform_config", *transforms, "none");
-  }
-  const Json* sparsity = value_of(entry, "sparsity_config");
-  if (sparsity == nullptr || sparsity->empty()) return;
-  if (text_of(*sparsity, "format") != "dense") refuse("sparsity_config", *sparsity, "none");
 }
 
 // "128x128" in older files.
@@ -98,15 +57,15 @@ Tile tile_of_group(const std::string& key, const Json& weights) {
   if (strategy == "block") return read_tile(key + ".block_structure", block_structure(weights));
   const Json* size = value_of(weights, "group_size");
   if (strategy == "group" && size != nullptr && is_size(*size)) return {1, size->get<int64_t>()};
-  refuse(key + ".strategy", weights, "tensor, channel, block, or group with a group_size");
+  refuse_value(key + ".strategy", weights, "tensor, channel, block, or group with a group_size");
 }
 
 void require_fp8(const std::string& key, const Json& weights) {
   const Json* bits = value_of(weights, "num_bits");
   const bool is_fp8 = text_of(weights, "type") == "float" && bits != nullptr && *bits == 8;
-  if (!is_fp8) refuse(key, weights, "type float of 8 bits");
+  if (!is_fp8) refuse_value(key, weights, "type float of 8 bits");
   const Json* symmetric = value_of(weights, "symmetric");
-  if (symmetric != nullptr && *symmetric == false) refuse(key, weights, "symmetric values");
+  if (symmetric != nullptr && *symmetric == false) refuse_value(key, weights, "symmetric values");
 }
 
 Fp8Form of_compressed_tensors(const Json& entry) {

@@ -86,10 +86,13 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
   const bool in_4bit = flag_of(*entry, "load_in_4bit") || flag_of(*entry, "_load_in_4bit");
   const bool in_8bit = flag_of(*entry, "load_in_8bit") || flag_of(*entry, "_load_in_8bit");
   if (method != "bitsandbytes" || in_4bit == in_8bit) {
+    const std::string format = text_of(*entry, "format", "");
     throw ConfigError(
-        "config.json: quantization_config: found quant_method \"{}\", expected bitsandbytes with "
-        "load_in_4bit or load_in_8bit; use a checkpoint without quantisation",
-        method);
+        "config.json: quantization_config: found quant_method \"{}\"{}, expected bitsandbytes with "
+        "load_in_4bit or load_in_8bit, gptq, awq, fp8, fbgemm_fp8, mxfp4, or compressed-tensors of "
+        "the format pack-quantized, float-quantized or naive-quantized; use a checkpoint without "
+        "quantisation",
+        method, format.empty() ? "" : fmt::format(" (format \"{}\")", format));
   }
   QuantizationOptions options;
   if (in_8bit) {

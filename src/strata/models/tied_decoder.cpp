@@ -41,7 +41,7 @@ std::vector<std::string> TiedDecoder::names_of(const std::string& weight) const 
 const hf::TensorInfo* TiedDecoder::find(const hf::ModelFolder& folder,
                                         const std::string& name) const {
   for (const std::string& stored : names_of(name)) {
-    if (const hf::TensorInfo* info = folder.find(stored)) return info;
+    if (const hf::TensorInfo* info = find_weight(folder, stored)) return info;
   }
   return nullptr;
 }

@@ -7,7 +7,7 @@ namespace strata::models {
 
 const hf::TensorInfo* TiedModel::find(const hf::ModelFolder& folder,
                                       const std::string& name) const {
-  return folder.find(name);
+  return find_weight(folder, name);
 }
 
 void TiedModel::untie() { output_layer().set_weight(untied_copy(kHeadWeight, *table(), storage_)); }

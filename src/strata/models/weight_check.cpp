@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/mxfp4.h"
 
 namespace strata::models {
@@ -90,20 +91,59 @@ void check_unexpected(const hf::ModelFolder& folder, const std::set<std::string>
                       const std::vector<std::string>& ignored_suffixes,
                       const std::vector<std::string>& ignored_prefixes) {
   std::vector<std::string> unexpected;
-  const bool rounds_activations = hf::announces_fp8(folder.config());
+  const bool rounds_activations =
+      hf::announces_fp8(folder.config()) || hf::announces_ints(folder.config());
   for (const std::string& name : folder.names()) {
     const bool is_ignored = ends_with_any(name, ignored_suffixes) ||
                             (rounds_activations && hf::is_fp8_activation_scale(name)) ||
                             std::ranges::any_of(ignored_prefixes, [&](const std::string& prefix) {
                               return name.starts_with(prefix);
                             });
-    if (!known.contains(name) && !is_ignored) unexpected.push_back(name);
+    if (known.contains(name) || is_ignored || hf::is_void_bias(folder, name)) continue;
+    unexpected.push_back(name);
   }
   if (unexpected.empty()) return;
   throw FormatError(
       "{}: found tensors that config.json does not imply: {}, expected only weights of "
       "the model; use the config.json that belongs to these weights",
       folder.path().string(), list_names(unexpected));
+}
+
+// The weight NAME where it lies under other names.
+bool takes_parts(const hf::ModelFolder& folder, const std::string& name,
+                 const nn::Parameter& parameter, std::set<std::string>& known) {
+  if (const auto ints = hf::find_int_weight(folder, name)) {
+    if (parameter.is_transposed()) {
+      throw ConfigError(
+          "{}: found \"{}\" for a weight that files hold as [in, out] (GPT-2's Conv1D), expected "
+          "plain weights; use a checkpoint of 16 bits",
+          folder.path().string(), ints->codes->name);
+    }
+    require_shape(folder, *ints->codes, ints->dims(), parameter);
+    for (const hf::TensorInfo* part : ints->parts()) known.insert(part->name);
+    return true;
+  }
+  if (!hf::announces_mxfp4(folder.config())) return false;
+  const auto packed = hf::find_mxfp4_weight(folder, name);
+  if (!packed) return false;
+  require_shape(folder, *packed->blocks, packed->shape, parameter);
+  known.insert({packed->blocks->name, packed->scales->name});
+  return true;
+}
+
+// Integers that config.json says nothing of.
+void require_announced(const hf::ModelFolder& folder, const std::string& missing) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!missing.ends_with(kWeight) || hf::announces_ints(folder.config())) return;
+  const std::string module = missing.substr(0, missing.size() - kWeight.size());
+  for (const char* end : {".qweight", ".weight_packed"}) {
+    if (folder.find(module + end) == nullptr) continue;
+    throw FormatError(
+        "{}: found \"{}{}\" in place of \"{}\", expected a quantization_config in config.json "
+        "that says how its integers lie there (quant_method gptq, awq or compressed-tensors); use "
+        "the config.json that belongs to these weights",
+        folder.path().string(), module, end, missing);
+  }
 }
 
 }  // namespace
@@ -120,12 +160,8 @@ WeightSources match_weights(const hf::ModelFolder& folder,
     for (const std::string& name : weight.names) {
       known.insert(name);
       const hf::TensorInfo* info = folder.find(name);
-      if (info == nullptr && hf::announces_mxfp4(folder.config())) {
-        if (const auto packed = hf::find_mxfp4_weight(folder, name)) {
-          require_shape(folder, *packed->blocks, packed->shape, *weight.parameter);
-          known.insert({packed->blocks->name, packed->scales->name});
-          sources[weight.parameter->name()] = name;
-        }
+      if (info == nullptr && takes_parts(folder, name, *weight.parameter, known)) {
+        sources[weight.parameter->name()] = name;
       }
       if (info == nullptr) continue;
       check_shape(folder, *info, *weight.parameter);
@@ -142,6 +178,7 @@ WeightSources match_weights(const hf::ModelFolder& folder,
     }
   }
   if (!missing.empty()) {
+    require_announced(folder, missing.front());
     throw FormatError(
         "{}: found no tensor {}, expected every weight that config.json implies; "
         "use a complete checkpoint and the config.json that belongs to it",
@@ -149,6 +186,12 @@ WeightSources match_weights(const hf::ModelFolder& folder,
   }
   check_unexpected(folder, known, ignored_suffixes, ignored_prefixes);
   return sources;
+}
+
+const hf::TensorInfo* find_weight(const hf::ModelFolder& folder, const std::string& name) {
+  if (const hf::TensorInfo* info = folder.find(name)) return info;
+  const auto ints = hf::find_int_weight(folder, name);
+  return ints ? ints->codes : nullptr;
 }
 
 bool same_values(const hf::ModelFolder& folder, const hf::TensorInfo& a, const hf::TensorInfo& b) {

@@ -25,6 +25,10 @@ WeightSources match_weights(const hf::ModelFolder& folder,
                             const std::vector<std::string>& ignored_suffixes,
                             const std::vector<std::string>& ignored_prefixes = {});
 
+// The tensor of that name, or the codes of a weight that the folder holds in integers; null when
+// absent. Errors: as hf::find_int_weight().
+const hf::TensorInfo* find_weight(const hf::ModelFolder& folder, const std::string& name);
+
 // Whether two tensors of the folder have the same type, shape and bytes.
 bool same_values(const hf::ModelFolder& folder, const hf::TensorInfo& a, const hf::TensorInfo& b);
 

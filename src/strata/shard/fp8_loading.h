@@ -1,5 +1,5 @@
-// Reads weights that a checkpoint holds in 8-bit floating point, decoded on the way. Owns: the
-// pieces, and their types. Never: the arithmetic (hf/fp8.h), which parameters there are.
+// Reads weights that a checkpoint holds in 8-bit floating point, decoded on the way. Never: the
+// arithmetic (hf/fp8.h), the pieces (decoding.h), which parameters there are.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace strata::shard {
 
 // Elements [begin, begin + out.numel()) of the flattened weight into `out`, flat, of any floating
 // type and on any device, rounded once. Memory: of a file a piece at a time; beside `out`,
-// fp8_buffer_numel() elements of fp32.
+// decoding_buffer_numel() elements of fp32.
 void read_fp8(const hf::ModelFolder& folder, const hf::Fp8Weight& weight, int64_t begin,
               const at::Tensor& out);
 
@@ -25,8 +25,5 @@ void read_fp8(const hf::ModelFolder& folder, const hf::Fp8Weight& weight, int64_
 
 // The type in which such weights are written: that of config.json; bfloat16 where it has none.
 hf::DType decoded_type(const hf::ModelFolder& folder);
-
-// 0 where `out` is decoded into at once: in host memory, fp32.
-int64_t fp8_buffer_numel(const at::Tensor& out);
 
 }  // namespace strata::shard

@@ -3,9 +3,11 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/libtorch/side_stream.h"
 #include "strata/shard/fp8_loading.h"
+#include "strata/shard/int_loading.h"
 #include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/segments.h"
 
@@ -49,6 +51,8 @@ hf::DType dtype_of(at::ScalarType type) {
 
 at::ScalarType type_of_values(const hf::ModelFolder& folder, const std::string& name) {
   if (hf::find_fp8_weight(folder, name)) return at::kFloat;
+  if (const auto ints = hf::find_int_weight(folder, name))
+    return scalar_type_of(ints->dtype(), name);
   const hf::TensorInfo* info = folder.find(name);
   return info == nullptr ? at::kBFloat16 : scalar_type_of(info->dtype, name);
 }
@@ -213,15 +217,21 @@ void copy_values(std::span<const std::byte> bytes, at::ScalarType type, const at
 
 // What comes after the end of the file's tensor is zero: rows of new tokens, which get their values
 // later. Returns what comes before it.
-at::Tensor part_in_file(const hf::TensorInfo& info, int64_t begin, const at::Tensor& out) {
-  const auto in_file = static_cast<int64_t>(info.numel());
+at::Tensor part_in_file(int64_t in_file, int64_t begin, const at::Tensor& out) {
   const int64_t count = std::clamp<int64_t>(in_file - begin, 0, out.numel());
   if (count < out.numel()) out.narrow(0, count, out.numel() - count).zero_();
   return out.narrow(0, 0, count);
 }
 
+// What lies under other names than the weight's.
 bool read_packed(const hf::ModelFolder& folder, const std::string& name, int64_t begin,
                  const at::Tensor& out) {
+  if (const auto ints = hf::find_int_weight(folder, name)) {
+    const at::Tensor values = part_in_file(ints->rows * ints->columns, begin, out);
+    if (values.numel() > 0) read_ints(folder, *ints, begin, values);
+    forget_ints(folder, *ints);
+    return true;
+  }
   const auto packed = hf::find_mxfp4_weight(folder, name);
   if (!packed) return false;
   read_mxfp4(folder, *packed, begin, out);
@@ -237,7 +247,7 @@ Source folder_source(const hf::ModelFolder& folder,
     const std::string name = name_of(parameter);
     const hf::TensorInfo* info = name.empty() ? nullptr : folder.find(name);
     if (info == nullptr) return !name.empty() && read_packed(folder, name, begin, out);
-    const at::Tensor values = part_in_file(*info, begin, out);
+    const at::Tensor values = part_in_file(info->numel(), begin, out);
     if (values.numel() == 0) return true;
     if (const auto fp8 = hf::find_fp8_weight(folder, name)) {
       read_fp8(folder, *fp8, begin, values);

@@ -11,10 +11,12 @@
 #include "strata/comm/agreement.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/fp8_loading.h"
+#include "strata/shard/int_loading.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/segments.h"
 
@@ -181,13 +183,53 @@ at::Tensor elements_of(std::span<const std::byte> bytes, at::ScalarType type) {
   return aligned;
 }
 
-// Elements [begin, begin + count) of a weight in fp8, decoded.
-at::Tensor decoded_elements(const hf::ModelFolder& folder, const hf::Fp8Weight& weight,
-                            int64_t begin, int64_t count) {
-  at::Tensor values = at::empty({count}, at::kFloat);
-  read_fp8(folder, weight, begin, values);
-  return values;
-}
+// A weight of a file that is no codes of bitsandbytes, range by range.
+class PlainRanges {
+ public:
+  PlainRanges(const hf::ModelFolder& folder, const std::string& name)
+      : folder_(folder),
+        fp8_(hf::find_fp8_weight(folder, name)),
+        ints_(hf::find_int_weight(folder, name)),
+        type_(type_of_values(folder, name)) {
+    if (ints_) return;
+    const hf::TensorInfo& info = *folder.find(name);
+    bytes_ = folder.bytes(info);
+    element_ = hf::size_of(info.dtype);
+  }
+
+  at::ScalarType type() const { return type_; }
+
+  // Elements [begin, begin + count), as they are or decoded.
+  at::Tensor take(int64_t begin, int64_t count) const {
+    map_pages(range(begin, count));
+    if (!fp8_ && !ints_) return elements_of(range(begin, count), type_);
+    at::Tensor values = at::empty({count}, type_);
+    if (fp8_) read_fp8(folder_, *fp8_, begin, values);
+    if (ints_) read_ints(folder_, *ints_, begin, values);
+    return values;
+  }
+
+  void give_back(int64_t begin, int64_t count) const { forget_pages(range(begin, count)); }
+  // Those that ranges share, too.
+  void give_back_all() const {
+    if (ints_) return forget_ints(folder_, *ints_);
+    forget_pages(bytes_);
+  }
+
+ private:
+  std::span<const std::byte> range(int64_t begin, int64_t count) const {
+    if (ints_) return {};  // a range lies all over them
+    return bytes_.subspan(static_cast<size_t>(begin) * element_,
+                          static_cast<size_t>(count) * element_);
+  }
+
+  const hf::ModelFolder& folder_;
+  std::optional<hf::Fp8Weight> fp8_;
+  std::optional<hf::IntWeight> ints_;
+  at::ScalarType type_;
+  std::span<const std::byte> bytes_;
+  size_t element_ = 1;
+};
 
 // The tensor of the file, quantised into `to`, host memory for all its bytes. Range by range, whose
 // pages are given back.
@@ -199,28 +241,20 @@ void quantize_from(const hf::ModelFolder& folder, const std::string& name,
         "its module in the llm_int8_skip_modules of config.json",
         folder.path().string(), name);
   }
-  const hf::TensorInfo* info = folder.find(name);
-  const auto fp8 = hf::find_fp8_weight(folder, name);
-  const at::ScalarType in_file = type_of_values(folder, name);
-  const std::span<const std::byte> bytes = folder.bytes(*info);
-  const auto element = static_cast<int64_t>(hf::size_of(info->dtype));
+  const PlainRanges ranges(folder, name);
   ops::quant::RangeQuantizer quantizer(parameter.quantization()->format, parameter.shape()[0],
                                        parameter.shape()[1], to);
   auto* codes = to.mutable_data_ptr<uint8_t>();
   for (int64_t begin = 0; begin < parameter.numel(); begin += quantizer.at_once()) {
     const int64_t count = std::min(quantizer.at_once(), parameter.numel() - begin);
-    const auto range =
-        bytes.subspan(static_cast<size_t>(begin * element), static_cast<size_t>(count * element));
-    map_pages(range);
-    at::Tensor values =
-        fp8 ? decoded_elements(folder, *fp8, begin, count) : elements_of(range, in_file);
-    if (rounds_before_quantizing(in_file, type)) values = values.to(type);
+    at::Tensor values = ranges.take(begin, count);
+    if (rounds_before_quantizing(ranges.type(), type)) values = values.to(type);
     uint8_t* place = codes + quantizer.code_offset(begin);
     take_pages({place, static_cast<size_t>(quantizer.code_offset(count))});
     quantizer.quantize(values, begin, place);
-    forget_pages(range);
+    ranges.give_back(begin, count);
   }
-  forget_pages(bytes);  // those that ranges share
+  ranges.give_back_all();
   quantizer.finish();
 }
 

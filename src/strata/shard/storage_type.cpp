@@ -6,6 +6,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 
 namespace strata::shard {
 
@@ -19,9 +20,10 @@ std::string named_type(const Json& model_config) {
 
 std::string type_in_files(const hf::ModelFolder& folder) {
   const std::vector<std::string> scales = hf::fp8_scales(folder);
-  for (const std::string& name : folder.names()) {
+  for (const std::string& name : hf::names_of_copy(folder)) {
     if (std::ranges::find(scales, name) != scales.end()) continue;
-    const hf::DType dtype = folder.find(name)->dtype;
+    const auto ints = hf::find_int_weight(folder, name);
+    const hf::DType dtype = ints ? ints->dtype() : folder.find(name)->dtype;
     const bool is_known =
         dtype == hf::DType::kF32 || dtype == hf::DType::kBF16 || dtype == hf::DType::kF16;
     if (is_known) return std::string(hf::torch_dtype_of(dtype));

@@ -11,7 +11,9 @@
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/fp8.h"
 #include "strata/hf/hub/cache.h"
+#include "strata/hf/int_form.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/hf/quantization_entry.h"
 #include "strata/models/reward_head.h"
 #include "strata/shard/storage_type.h"
 #include "strata/text/tokenizer.h"
@@ -104,8 +106,14 @@ std::unique_ptr<text::Tokenizer> copied_tokenizer(const fs::path& to, const Conf
 
 }  // namespace
 
+bool is_of_integers(const SavedTensor& tensor) {
+  return tensor.is_parameter() && tensor.dtype == hf::DType::kI32 &&
+         (tensor.weight.ends_with(".qweight") || tensor.weight.ends_with(".weight_packed"));
+}
+
 bool is_packed(const SavedTensor& tensor) {
   if (tensor.is_parameter() && tensor.dtype == hf::DType::kF8E4M3) return true;
+  if (is_of_integers(tensor)) return true;
   return (tensor.is_of_codes || tensor.dtype == hf::DType::kU8) &&
          (tensor.weight.ends_with("_blocks") || tensor.weight.ends_with("_scales"));
 }
@@ -182,9 +190,10 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
   }
   // What is written are plain weights.
   const bool was_packed =
-      config.is_object() && (hf::announces_mxfp4(config) || hf::announces_fp8(config));
+      config.is_object() &&
+      (hf::announces_mxfp4(config) || hf::announces_fp8(config) || hf::announces_ints(config));
   if (was_packed ? !change.is_packed : config.is_object() && change.is_decoded) {
-    config.erase("quantization_config");
+    hf::erase_quantization(config);
   }
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
   if (config.is_object() && change.gives_rewards) models::give_reward_head(config);

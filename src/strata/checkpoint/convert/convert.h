@@ -55,7 +55,7 @@ struct ConfigChange {
   std::optional<hf::DType> type;
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
-  bool is_packed = false;  // some are in MXFP4 or fp8 (holds_packed()); else the method is left out
+  bool is_packed = false;   // some are in MXFP4, ... (holds_packed()); else the method is left out
   // The weights have a layer of rewards, whatever the model had that the run started from.
   bool gives_rewards = false;
   std::optional<int64_t> vocab_size = {};
@@ -76,8 +76,11 @@ bool copy_companions(const std::filesystem::path& from, const std::filesystem::p
 void copy_tokenizer(const std::filesystem::path& from, const std::filesystem::path& to,
                     FileSystem& files, bool with_template = true);
 
-// Blocks or scales of a weight in MXFP4 (hf/mxfp4.h), or one in fp8 that is not decoded as it is
-// read, and whether there are any.
+// Codes of a weight in integers that is not decoded as it is read.
+bool is_of_integers(const SavedTensor& tensor);
+
+// Those, blocks or scales of a weight in MXFP4 (hf/mxfp4.h), or one in fp8 that is not decoded, and
+// whether there are any.
 bool is_packed(const SavedTensor& tensor);
 bool holds_packed(const SavedState& state);
 

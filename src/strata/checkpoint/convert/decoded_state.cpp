@@ -10,6 +10,7 @@
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_form.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/models/gpt2/config.h"
 #include "strata/shard/loading.h"
@@ -150,6 +151,9 @@ Json config_in(const fs::path& folder) {
 
 bool is_quantized_folder(const fs::path& folder) { return hf::announces_codes(config_in(folder)); }
 
-bool is_fp8_folder(const fs::path& folder) { return hf::announces_fp8(config_in(folder)); }
+bool is_decoded_folder(const fs::path& folder) {
+  const Json config = config_in(folder);
+  return hf::announces_fp8(config) || hf::announces_ints(config);
+}
 
 }  // namespace strata::checkpoint

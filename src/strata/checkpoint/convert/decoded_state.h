@@ -19,8 +19,8 @@ namespace strata::checkpoint {
 // Whether the folder's config.json says that it holds codes.
 bool is_quantized_folder(const std::filesystem::path& folder);
 
-// Whether it says that they are in fp8, which every reader decodes.
-bool is_fp8_folder(const std::filesystem::path& folder);
+// Whether it says that they are in fp8 or integers, which every reader decodes.
+bool is_decoded_folder(const std::filesystem::path& folder);
 
 // Tensors decoded to the type they had before; scales and tables are left out.
 class DecodedState final : public SavedState {

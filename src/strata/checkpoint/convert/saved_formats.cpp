@@ -20,9 +20,13 @@
 #include "strata/hf/formats/safetensors.h"
 #include "strata/hf/formats/torch_file.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/models/gpt2/config.h"
+#include "strata/models/registry.h"
 #include "strata/shard/fp8_loading.h"
+#include "strata/shard/int_loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -144,15 +148,31 @@ std::set<std::string> parts_of_codes(const hf::ModelFolder& folder) {
   return parts;
 }
 
-// What lies beside weights in fp8, which are decoded as they are read.
-std::set<std::string> parts_of_fp8(const hf::ModelFolder& folder) {
+// What lies beside weights in fp8 or integers, which are decoded as they are read, and in no copy.
+std::set<std::string> parts_of_decoded(const hf::ModelFolder& folder) {
   const std::vector<std::string> scales = hf::fp8_scales(folder);
   std::set<std::string> parts(scales.begin(), scales.end());
-  if (scales.empty()) return parts;
+  if (scales.empty() && hf::int_weights(folder).empty()) return parts;
   for (std::string& name : folder.names()) {
     if (hf::is_fp8_activation_scale(name)) parts.insert(std::move(name));
   }
   return parts;
+}
+
+// Biases of zeros that no layer of the model has.
+std::set<std::string> void_biases(const hf::ModelFolder& folder) {
+  std::set<std::string> biases;
+  for (const std::string& name : folder.names()) {
+    if (hf::is_void_bias(folder, name)) biases.insert(name);
+  }
+  if (biases.empty()) return biases;
+  try {
+    const auto model = models::create_model(folder.config(), {});
+    for (const nn::Parameter* parameter : model->parameters()) biases.erase(parameter->name());
+  } catch (const ConfigError&) {  // of a family that is not here: nobody knows
+    biases.clear();
+  }
+  return biases;
 }
 
 class ModelFolderState : public SavedState {
@@ -163,10 +183,11 @@ class ModelFolderState : public SavedState {
     facts_.base_fingerprint =
         folder_.is_adapter() ? hf::fingerprint_in(folder_) : base_mark(folder_);
     const std::set<std::string> of_codes = parts_of_codes(folder_);
-    const std::set<std::string> of_fp8 = parts_of_fp8(folder_);
-    if (!of_fp8.empty()) facts_.format += " in fp8";
-    for (const std::string& name : folder_.names()) {
-      if (of_fp8.contains(name)) continue;
+    const std::set<std::string> of_decoded = parts_of_decoded(folder_);
+    const std::set<std::string> is_void = void_biases(folder_);
+    if (!hf::fp8_scales(folder_).empty()) facts_.format += " in fp8";
+    for (const std::string& name : hf::names_of_copy(folder_)) {
+      if (of_decoded.contains(name) || is_void.contains(name) || takes_ints(name)) continue;
       const hf::TensorInfo& info = *folder_.find(name);
       tensors_.push_back({.kind = kParameter,
                           .weight = name,
@@ -181,14 +202,19 @@ class ModelFolderState : public SavedState {
       shard::read_fp8(folder_, *fp8, /*begin=*/0, tensor.dtype, out);
       return;
     }
+    if (const auto ints = hf::find_readable_ints(folder_, tensor.weight)) {
+      shard::read_ints(folder_, *ints, /*begin=*/0, tensor.dtype, out);
+      return;
+    }
     const auto bytes = view(index);
     std::memcpy(out.data(), bytes.data(), bytes.size());
     forget_pages(bytes);
   }
   std::span<const std::byte> view(size_t index) override {
     const std::string& name = tensors_[index].weight;
-    if (is_fp8(name)) return {};
-    return folder_.bytes(*folder_.find(name));
+    const hf::TensorInfo* info = folder_.find(name);
+    if (info == nullptr || is_fp8(name)) return {};
+    return folder_.bytes(*info);
   }
   void forget(size_t index) override { forget_pages(view(index)); }
   std::string verify() override { return kNoChecksums; }
@@ -196,6 +222,23 @@ class ModelFolderState : public SavedState {
  private:
   bool is_fp8(const std::string& name) const {
     return hf::find_readable_fp8(folder_, name).has_value();
+  }
+
+  // Whether it is a weight in integers; then it is listed.
+  bool takes_ints(const std::string& name) {
+    const auto ints = hf::find_readable_ints(folder_, name);
+    if (!ints) return false;
+    if (models::is_conv1d_weight(folder_.config(), name)) {
+      throw ConfigError(
+          "{}: found \"{}\" for a weight that files hold as [in, out] (GPT-2's Conv1D), expected "
+          "plain weights; use a checkpoint of 16 bits",
+          folder_.path().string(), ints->codes->name);
+    }
+    constexpr std::string_view kInIntegers = " in integers";
+    if (!facts_.format.ends_with(kInIntegers)) facts_.format += kInIntegers;
+    tensors_.push_back(
+        {.kind = kParameter, .weight = name, .dtype = ints->dtype(), .shape = ints->dims()});
+    return true;
   }
 
   hf::ModelFolder folder_;

@@ -14,6 +14,7 @@
 #include "strata/hf/bitsandbytes.h"
 #include "strata/models/registry.h"
 #include "strata/shard/fp8_loading.h"
+#include "strata/shard/int_loading.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -84,6 +85,8 @@ Json text_config_of(const Json& config, const fs::path& folder) {
         folder.string());
   }
   Json result = *text;
+  // Kimi K2.5's, as transformers reads it.
+  if (result["model_type"] == "kimi_k2") result["model_type"] = "deepseek_v3";
   // What the whole model says of generation and storage holds for its language model, too.
   for (const char* key : {"dtype", "torch_dtype", "transformers_version", "bos_token_id",
                           "eos_token_id", "pad_token_id"}) {
@@ -95,12 +98,17 @@ Json text_config_of(const Json& config, const fs::path& folder) {
 }
 
 void require_shape(const fs::path& path, const hf::TensorInfo& info,
-                   const std::vector<int64_t>& expected) {
-  if (info.shape == expected) return;
+                   const std::vector<int64_t>& shape, const std::vector<int64_t>& expected) {
+  if (shape == expected) return;
   throw FormatError(
       "{}: tensor \"{}\" has shape [{}], text_config in config.json implies [{}]; use the "
       "config.json that belongs to these weights",
-      path.string(), info.name, fmt::join(info.shape, ", "), fmt::join(expected, ", "));
+      path.string(), info.name, fmt::join(shape, ", "), fmt::join(expected, ", "));
+}
+
+void require_shape(const fs::path& path, const hf::TensorInfo& info,
+                   const std::vector<int64_t>& expected) {
+  require_shape(path, info, info.shape, expected);
 }
 
 }  // namespace
@@ -122,8 +130,9 @@ void TextModelState::list_weights() {
   std::set<std::string> others;
   const std::vector<std::string> listed = hf::fp8_scales(folder_);
   const std::set<std::string_view> scales(listed.begin(), listed.end());
-  for (const std::string& name : folder_.names()) {
-    if (scales.contains(name) || (!scales.empty() && hf::is_fp8_activation_scale(name))) continue;
+  const bool is_decoded = !scales.empty() || hf::announces_ints(folder_.config());
+  for (const std::string& name : hf::names_of_copy(folder_)) {
+    if (scales.contains(name) || (is_decoded && hf::is_fp8_activation_scale(name))) continue;
     if (const auto own = name_in_text_model(name)) {
       sources[*own] = name;
     } else {
@@ -139,6 +148,12 @@ void TextModelState::list_weights() {
   for (const nn::Parameter* parameter : model->parameters()) {
     const auto source = sources.find(parameter->name());
     if (source != sources.end()) {
+      if (auto ints = hf::find_int_weight(folder_, source->second)) {
+        require_shape(path_, *ints->codes, ints->dims(), parameter->shape());
+        add_ints(*parameter, source->second, std::move(*ints));
+        sources.erase(source);
+        continue;
+      }
       const hf::TensorInfo& info = *folder_.find(source->second);
       require_shape(path_, info, parameter->shape());
       add_weight(*parameter, info, 0);
@@ -167,7 +182,9 @@ void TextModelState::list_weights() {
                   {part.expert + 1, part.num_parts * last->shape()[0], last->shape()[1]});
     sources.erase(tensor);
   }
-  std::erase_if(sources, [&](const auto& source) { return model->ignores(source.first); });
+  std::erase_if(sources, [&](const auto& source) {
+    return model->ignores(source.first) || hf::is_void_bias(folder_, source.second);
+  });
   if (sources.empty()) return;
   throw FormatError(
       "{}: found \"{}\" in the language model, which text_config in config.json does not imply, "
@@ -182,13 +199,26 @@ void TextModelState::add_weight(const nn::Parameter& parameter, const hf::Tensor
                       .weight = parameter.name(),
                       .dtype = fp8 ? shard::decoded_type(folder_) : info.dtype,
                       .shape = parameter.shape()});
-  sources_.push_back({info.name, begin, parameter.numel(), std::move(fp8)});
+  sources_.push_back({info.name, begin, parameter.numel(), std::move(fp8), {}});
+}
+
+void TextModelState::add_ints(const nn::Parameter& parameter, const std::string& name,
+                              hf::IntWeight ints) {
+  tensors_.push_back({.kind = kParameter,
+                      .weight = parameter.name(),
+                      .dtype = ints.dtype(),
+                      .shape = parameter.shape()});
+  sources_.push_back({name, 0, parameter.numel(), {}, std::move(ints)});
 }
 
 void TextModelState::read(size_t index, std::span<std::byte> out) {
   const Source& source = sources_[index];
   if (source.fp8) {
     shard::read_fp8(folder_, *source.fp8, source.begin, tensors_[index].dtype, out);
+    return;
+  }
+  if (source.ints) {
+    shard::read_ints(folder_, *source.ints, source.begin, tensors_[index].dtype, out);
     return;
   }
   const std::span<const std::byte> bytes = view(index);
@@ -200,7 +230,7 @@ void TextModelState::forget(size_t index) { forget_pages(view(index)); }
 
 std::span<const std::byte> TextModelState::view(size_t index) {
   const Source& source = sources_[index];
-  if (source.fp8) return {};
+  if (source.fp8 || source.ints) return {};
   const hf::TensorInfo& info = *folder_.find(source.tensor);
   const size_t element = hf::size_of(info.dtype);
   return folder_.bytes(info).subspan(static_cast<size_t>(source.begin) * element,

@@ -12,6 +12,7 @@
 #include "strata/base/json.h"
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/model_folder.h"
 #include "strata/nn/parameter.h"
 
@@ -38,10 +39,13 @@ class TextModelState final : public SavedState {
   struct Source {
     std::string tensor;
     int64_t begin, count;
-    std::optional<hf::Fp8Weight> fp8;  // decoded as it is read
+    // Decoded as it is read.
+    std::optional<hf::Fp8Weight> fp8;
+    std::optional<hf::IntWeight> ints;
   };
   void list_weights();
   void add_weight(const nn::Parameter& parameter, const hf::TensorInfo& info, int64_t begin);
+  void add_ints(const nn::Parameter& parameter, const std::string& name, hf::IntWeight ints);
 
   hf::ModelFolder folder_;
   Json config_;

@@ -12,6 +12,7 @@
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/fp8.h"
 #include "strata/hf/hub/model.h"
+#include "strata/hf/int_weight.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/weight_names.h"
@@ -40,7 +41,8 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
     config["architectures"] = Json::array({trainee.model->architecture()});
   }
   // It was decoded.
-  if (hf::announces_mxfp4(config) || hf::announces_fp8(config)) config.erase("quantization_config");
+  const bool was_packed = hf::announces_mxfp4(config) || hf::announces_fp8(config);
+  if (was_packed || hf::announces_ints(config)) config.erase("quantization_config");
   trainee.model->describe_tie(config);
   if (const auto coefficient = trainee.balancing.coefficient) {
     models::describe_balancing(*coefficient, config);
@@ -132,7 +134,11 @@ bool starts_not_finite(const config::ModelConfig& config, const Trainee& trainee
                        const std::string& name) {
   if (config.model_name_or_path.empty()) return false;
   const hf::ModelFolder base(hf::locate_model(config.model_name_or_path, hub_place(config)));
-  const hf::TensorInfo* tensor = base.find(hf::name_in_folder(trainee.model_config, name));
+  const std::string in_folder = hf::name_in_folder(trainee.model_config, name);
+  if (hf::find_int_weight(base, in_folder)) {
+    return !checkpoint::is_finite(checkpoint::read_plain(base, in_folder));
+  }
+  const hf::TensorInfo* tensor = base.find(in_folder);
   if (tensor == nullptr) return false;
   if (hf::find_fp8_weight(base, tensor->name)) {
     return !checkpoint::is_finite(checkpoint::read_plain(base, tensor->name));

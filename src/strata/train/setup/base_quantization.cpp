@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_form.h"
 #include "strata/hf/mxfp4.h"
 
 namespace strata::train {
@@ -39,6 +40,7 @@ void refuse_packed(const config::QuantizationConfig& config, const Json& model_c
 std::optional<models::QuantizationOptions> quantization_of(const config::QuantizationConfig& config,
                                                            const Json& model_config) {
   refuse_packed(config, model_config);
+  if (hf::announces_ints(model_config)) (void)hf::read_int_form(model_config);
   auto stored = models::stored_quantization(model_config);
   if (stored) check_width(config, *stored);
   if (stored || !(config.load_in_4bit || config.load_in_8bit)) return stored;

@@ -10,11 +10,12 @@
 #include "strata/checkpoint/import.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_form.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/models/quantization.h"
 #include "strata/models/reward_head.h"
 #include "strata/ops/quant/range_quantizer.h"
-#include "strata/shard/fp8_loading.h"
+#include "strata/shard/decoding.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/mxfp4_loading.h"
 #include "strata/shard/quantized_loading.h"
@@ -153,6 +154,10 @@ bool is_in_fp8(const Json& model_config, const nn::Parameter& parameter) {
   return parameter.shape().size() > 1 && !parameter.is_embedding_table() &&
          hf::announces_fp8(model_config);
 }
+bool is_in_integers(const Json& model_config, const nn::Parameter& parameter) {
+  return parameter.shape().size() == 2 && !parameter.is_embedding_table() &&
+         hf::announces_ints(model_config);
+}
 
 // A weight that is quantised on the way in: what a range of it is rounded to, and, where they do
 // not go to their place at once, its codes and those that another rank sends. The pages of the file
@@ -163,10 +168,16 @@ void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file, 
       parameter.numel(),
       ops::quant::RangeQuantizer::at_once(parameter.quantization()->format, parameter.shape()[1]));
   const at::TensorOptions on_meta(at::kMeta);
+  const bool is_in_ints = is_in_integers(trainee.model_config, parameter);
   const bool is_decoded = is_in_fp8(trainee.model_config, parameter);
-  const at::Tensor decoded = at::empty({is_decoded ? range : 0}, on_meta);
-  const size_t element = is_decoded ? 1 : at::elementSize(in_file);
-  trainee.largest_mapped = std::max(trainee.largest_mapped, range * static_cast<int64_t>(element));
+  const int64_t num_decoded = is_decoded || is_in_ints ? range : 0;
+  const at::Tensor decoded =
+      at::empty({num_decoded}, on_meta.dtype(is_in_ints ? in_file : at::kFloat));
+  if (is_in_ints) (void)at::empty({shard::decoding_buffer_numel(decoded)}, on_meta);
+  // The words of integers are there as a whole, of 4 bits mostly.
+  const auto element = static_cast<int64_t>(is_decoded ? 1 : at::elementSize(in_file));
+  const int64_t mapped = is_in_ints ? parameter.numel() / 2 : range * element;
+  trainee.largest_mapped = std::max(trainee.largest_mapped, mapped);
   const int64_t bytes = is_in_place ? 0 : parameter.stored_numel();
   const at::Tensor codes = at::empty({bytes}, on_meta.dtype(at::kByte));
   if (shard::rounds_before_quantizing(is_decoded ? at::kFloat : in_file, type)) {
@@ -194,7 +205,7 @@ void imagine_decoding_fp8(const at::Tensor& out, at::ScalarType type) {
   const at::Tensor rounded = out.scalar_type() == type ? out
                                                        : at::empty({shard::rounded_at_once(out)},
                                                                    out.options().dtype(type));
-  (void)at::empty({shard::fp8_buffer_numel(rounded)}, at::TensorOptions(at::kMeta));
+  (void)at::empty({shard::decoding_buffer_numel(rounded)}, at::TensorOptions(at::kMeta));
 }
 
 // The temporaries of loading, without data: a tensor of the file is converted piece by piece, and
@@ -219,6 +230,8 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
       imagine_decoding(out, parameter.shape().back());
     } else if (!is_drawn && is_in_fp8(trainee.model_config, parameter)) {
       imagine_decoding_fp8(out, shard::storage_type_of(config.model.dtype, trainee.model_config));
+    } else if (!is_drawn && is_in_integers(trainee.model_config, parameter)) {
+      (void)at::empty({shard::decoding_buffer_numel(out)}, at::TensorOptions(at::kMeta));
     } else if (is_drawn || out.scalar_type() != in_file) {
       const int64_t at_once = is_drawn ? numel : std::min(numel, shard::kReadAtOnce);
       (void)at::empty({at_once}, out.options().dtype(in_file));

@@ -12,6 +12,7 @@
 #include "strata/comm/tcp.h"
 #include "strata/config/recipes.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_form.h"
 #include "strata/models/footprint.h"
 #include "strata/train/data_warnings.h"
 #include "strata/train/setup/base_quantization.h"
@@ -61,6 +62,9 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
                     : fmt::format("base in fp8: {} matrices stay so, frozen, each decoded for its "
                                   "product (fp8_dequantize decodes them while they are read)",
                                   num_in_fp8));
+  }
+  if (!config.model.model_name_or_path.empty() && hf::announces_ints(trainee.model_config)) {
+    trainer.say("base in integers: decoded as it is read, weights are plain from there on");
   }
   if (quantized == nullptr) return;
   trainer.say(fmt::format(
