@@ -197,9 +197,9 @@ CASES = {
     "nemotron_h": (dict(family="nemotron_h", hybrid_override_pattern="M*-"), {}),
     "nemotron_h_named": (dict(family="nemotron_h", hybrid_override_pattern="ME*-", n_routed_experts=3, num_experts_per_tok=3),
                          dict(target_modules=["in_proj", "o_proj", "shared_experts.up_proj"], modules_to_save=["norm_f", "conv1d"], r=3)),
-    "nemotron_h_names": (dict(family="nemotron_h", hybrid_override_pattern="E-", n_routed_experts=3, num_experts_per_tok=3),
+    "nemotron_h_names": (dict(family="nemotron_h", hybrid_override_pattern="E-*", n_routed_experts=3, num_experts_per_tok=3),
                          dict(target_modules=["up_proj", "down_proj"], r=3)),
-    "nemotron_h_latents": (dict(family="nemotron_h", hybrid_override_pattern="EM", n_routed_experts=3, num_experts_per_tok=3, moe_latent_size=10),
+    "nemotron_h_latents": (dict(family="nemotron_h", hybrid_override_pattern="EM*", n_routed_experts=3, num_experts_per_tok=3, moe_latent_size=10),
                            dict(target_modules=["fc1_latent_proj", "fc2_latent_proj", "in_proj"], r=3)),
     "nemotron_h_embedding": (dict(family="nemotron_h"), dict(target_modules=["embeddings", "q_proj"], r=2)),
     "qwen3_5_all": (QWEN35, dict(target_modules="all-linear", r=3, lora_alpha=5)),
@@ -382,7 +382,8 @@ IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_a
 # Of six draws of the documents the errors are 0.95 to 1.16 times PEFT's, 1.06 on average: more than one draw may be off by.
 # The gradients of xIELU's numbers may nearly cancel out: of eight draws 0.7 to 2.2 times, those of all others 0.7 to 0.9.
 # Of seven draws of LFM2's 0.83 to 1.05 times, 0.95 on average, and 1.17 in another.
-IN_FLOAT32_ALONE = {"qwen3_5_dora", "apertus_activation", "lfm2_dora"}
+# Of eight draws of Nemotron-H's 0.89 to 1.14 times, 0.99 on average.
+IN_FLOAT32_ALONE = {"qwen3_5_dora", "apertus_activation", "lfm2_dora", "nemotron_h_latents"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_FLOAT32 - IN_FLOAT32_ALONE))
