@@ -331,6 +331,19 @@ def test_the_commands_that_know_recipes(inputs, tmp_path):
     assert "run strata reward in its place" in said
 
 
+@pytest.mark.parametrize("column", ["question", "query", "input", "system"])
+def test_a_question_beside_whole_texts_is_not_lost(inputs, tmp_path, column):
+    """Intel/orca_dpo_pairs: the model would learn of answers without what they answer."""
+    rows = [{column: "the cat", "chosen": "sat", "rejected": "went"}] * 4
+    asked = [{column: "the cat", "chosen": "the cat sat", "rejected": "the cat went"}] * 4
+    for name, lines in (("rows", rows), ("asked", asked)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
+    bad = run_strata_raw(flags_of(inputs, inputs.model("plain"), tmp_path / "bad", dataset_name=tmp_path / "rows.jsonl"), recipe="reward")
+    assert bad.returncode == 1 and f'rows.jsonl:1: found a text in "{column}" with which "chosen" and "rejected" do not begin' in bad.stderr
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path / "good", dataset_name=tmp_path / "asked.jsonl", max_steps=1)
+    assert run_strata(flags, recipe="reward").state["global_step"] == 1
+
+
 BAD = {
     "a_family_without_a_class": (dict(model="granite"), 'found model_type "granite" for the recipe reward'),
     "a_mixture_without_a_class": (dict(model="glm4_moe"), 'found model_type "glm4_moe" for the recipe reward'),

@@ -234,6 +234,8 @@ FOLDERS = {
     "a folder and below": ["train/a.jsonl", "train/sub/b.jsonl", "other/train.jsonl"],
     "a file beside data": ["data/train-a.jsonl", "data/training.jsonl", "data/deep/train-x.jsonl", "train.jsonl"],
     "a file beside its shards": ["train.jsonl", "train-00000-of-00001.jsonl", "data/random-train.jsonl"],
+    "shards of several kinds": ["data/train_prefs-00000-of-00001.jsonl", "data/train_sft-00000-of-00001.jsonl",
+                                "data/test_prefs-00000-of-00001.jsonl"],
     "no words": ["a.jsonl", "sub/b.jsonl", "trainer.jsonl", "contest.jsonl"],
 }
 
@@ -266,6 +268,16 @@ def test_splits_of_folders(name, datasets, tmp_path):
     assert splits
     for split in splits:
         assert probe(tmp_path, op="load", names=str(folder), split=split) == reference_rows(datasets, folder, tmp_path, split), split
+
+
+def test_a_word_of_several_splits_is_none_of_them(datasets, tmp_path):
+    """ultrafeedback_binarized without its card: "train" was the rows of both train_prefs and train_sft."""
+    folder = lay_out(tmp_path / "set", FOLDERS["shards of several kinds"])
+    with pytest.raises(ValueError, match='Unknown split "train"'):
+        reference_rows(datasets, folder, tmp_path, "train")
+    result = data_probe.ask(tmp_path, [{"op": "load", "names": str(folder), "split": "train"}])
+    assert result.returncode == 1, result.stdout
+    assert 'set: found test_prefs, train_prefs, train_sft, expected a split "train"' in result.stderr
 
 
 @pytest.mark.parametrize("card, config, message", [

@@ -22,13 +22,18 @@ std::shared_ptr<report::LiveLine> make_line() {
 }  // namespace
 
 hf::DownloadProgress shown_downloads() {
-  return [line = make_line()](const std::string& name, int64_t done, int64_t all) {
-    const std::string text = report::download_text(name, done, all);
-    line->show(text);
-    if (done != all) return;
+  const auto line = make_line();
+  const auto say = [line](const std::string& text) {
     line->clear();
     write(visible(text) + "\n");
   };
+  return {.came =
+              [line, say](const std::string& name, int64_t done, int64_t all) {
+                const std::string text = report::download_text(name, done, all);
+                line->show(text);
+                if (done == all) say(text);
+              },
+          .say = say};
 }
 
 std::function<void(const std::string&, int64_t, double)> shown_preparation() {

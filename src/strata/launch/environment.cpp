@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
+#include <string_view>
 
 #include "strata/base/error.h"
 #include "strata/launch/plan.h"
@@ -11,6 +13,15 @@
 
 namespace strata::launch {
 namespace {
+
+// Nothing where the text is anything else, or the number too large for its type.
+template <typename Number>
+std::optional<Number> read_number(std::string_view text) {
+  Number result = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), result);
+  const bool is_number = error == std::errc() && stop == text.data() + text.size() && result >= 0;
+  return is_number ? std::optional<Number>(result) : std::nullopt;
+}
 
 class Reader {
  public:
@@ -22,15 +33,12 @@ class Reader {
   }
   bool has(const char* name) const { return text(name).has_value(); }
 
-  std::optional<int> number(const char* name) const {
+  template <typename Number = int>
+  std::optional<Number> number(const char* name) const {
     const std::optional<std::string> value = text(name);
     if (!value) return std::nullopt;
-    int result = 0;
-    auto [stop, error] = std::from_chars(value->data(), value->data() + value->size(), result);
-    if (error != std::errc() || *stop != '\0' || result < 0) {
-      throw ConfigError("{}: found \"{}\", expected a whole number", name, *value);
-    }
-    return result;
+    if (auto result = read_number<Number>(*value)) return result;
+    throw ConfigError("{}: found \"{}\", expected a whole number", name, *value);
   }
 
   int required(const char* name, const char* beside) const {
@@ -72,15 +80,32 @@ RankEnvironment from_torchrun(const Reader& reader) {
   return found;
 }
 
-// "2(x3),1" says 2, 2, 2, 1 tasks on the nodes.
-int slurm_tasks_of_node(const std::string& text, int node) {
-  for (size_t start = 0; start < text.size();) {
-    const size_t end = std::min(text.find(',', start), text.size());
-    const std::string part = text.substr(start, end - start);
+// "2(x3),1" says 2, 2, 2, 1 tasks on the nodes. 0 where the list has no such node. Read to its end,
+// so that all nodes see an error in it.
+int slurm_tasks_of_node(const char* name, const std::string& layout, int node) {
+  int found = 0;
+  for (size_t start = 0; start <= layout.size();) {
+    const size_t end = std::min(layout.find(',', start), layout.size());
+    const std::string_view part(layout.data() + start, end - start);
     const size_t times = part.find("(x");
-    node -= times == std::string::npos ? 1 : std::atoi(part.c_str() + times + 2);
-    if (node < 0) return std::atoi(part.c_str());
+    const bool repeats = times != std::string_view::npos && part.ends_with(')');
+    const auto tasks = read_number<int>(repeats ? part.substr(0, times) : part);
+    const auto nodes =
+        repeats ? read_number<int>(part.substr(times + 2, part.size() - times - 3)) : 1;
+    if (!tasks || !nodes) {
+      throw ConfigError("{}: found \"{}\", expected numbers of tasks, such as 2(x3),1", name,
+                        layout);
+    }
+    if (node >= 0 && node < *nodes) found = *tasks;
+    node -= *nodes;
     start = end + 1;
+  }
+  return found;
+}
+
+int slurm_tasks_of_node(const Reader& reader, int node) {
+  for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    if (const auto layout = reader.text(name)) return slurm_tasks_of_node(name, *layout, node);
   }
   return 0;
 }
@@ -99,10 +124,7 @@ RankEnvironment from_slurm(const Reader& reader) {
   found.world_size = reader.number("SLURM_STEP_NUM_TASKS")
                          .value_or(reader.required("SLURM_NTASKS", "SLURM_PROCID"));
   found.local_rank = reader.required("SLURM_LOCALID", "SLURM_PROCID");
-  auto layout = reader.text("SLURM_STEP_TASKS_PER_NODE");
-  if (!layout) layout = reader.text("SLURM_TASKS_PER_NODE");
-  const int node = reader.number("SLURM_NODEID").value_or(0);
-  found.local_world_size = layout ? slurm_tasks_of_node(*layout, node) : 0;
+  found.local_world_size = slurm_tasks_of_node(reader, reader.number("SLURM_NODEID").value_or(0));
   if (found.local_world_size == 0) {
     const int nodes = reader.number("SLURM_NNODES").value_or(1);
     found.local_world_size = std::max(found.world_size / std::max(nodes, 1), found.local_rank + 1);
@@ -114,8 +136,9 @@ RankEnvironment from_slurm(const Reader& reader) {
     }
   }
   // Jobs that share a node must not share a port; all ranks of one job compute the same.
-  const int job = reader.number("SLURM_JOB_ID").value_or(0);
-  if (job > 0) found.master_port = 15000 + job % 10000;
+  // Those of a federation of clusters use all 32 bits.
+  const int64_t job = reader.number<int64_t>("SLURM_JOB_ID").value_or(0);
+  if (job > 0) found.master_port = 15000 + static_cast<int>(job % 10000);
   return found;
 }
 
@@ -150,8 +173,12 @@ void require_consistent(const RankEnvironment& found) {
   require(found.rank < found.world_size, "rank", found.rank, "the world size", found.world_size);
   require(found.local_rank < found.local_world_size, "local rank", found.local_rank,
           "the ranks of this machine", found.local_world_size);
-  require(found.local_world_size < found.world_size + 1, "ranks of this machine",
-          found.local_world_size, "one more than the world size", found.world_size + 1);
+  if (found.local_world_size > found.world_size) {
+    throw ConfigError(
+        "ranks of this machine: found {}, expected at most the world size ({}); check the "
+        "launcher's variables",
+        found.local_world_size, found.world_size);
+  }
   if (found.master_port < 1 || found.master_port > 65535) {
     throw ConfigError("MASTER_PORT: found {}, expected 1 to 65535", found.master_port);
   }
@@ -160,12 +187,18 @@ void require_consistent(const RankEnvironment& found) {
 }  // namespace
 
 std::string first_slurm_host(const std::string& node_list) {
-  const size_t bracket = node_list.find('[');
-  const size_t comma = node_list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return node_list.substr(0, comma);
-  const size_t end = node_list.find_first_of(",-]", bracket + 1);
-  return node_list.substr(0, bracket) +
-         (end == std::string::npos ? "" : node_list.substr(bracket + 1, end - bracket - 1));
+  std::string host;
+  for (size_t i = 0; i < node_list.size() && node_list[i] != ','; ++i) {
+    if (node_list[i] != '[') {
+      host += node_list[i];
+      continue;
+    }
+    const size_t close = std::min(node_list.find(']', i), node_list.size());
+    const std::string numbers = node_list.substr(i + 1, close - i - 1);
+    host += numbers.substr(0, numbers.find_first_of(",-"));
+    i = close;
+  }
+  return host;
 }
 
 RankEnvironment detect_rank_environment(const Variable& variable) {

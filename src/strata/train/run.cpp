@@ -148,10 +148,10 @@ void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Devic
 // the data, what the model and the settings contradict each other in is an error.
 Datasets fetch_and_prepare(const config::RunConfig& config, comm::Mesh& mesh, at::Device device,
                            PreparationLine& line) {
-  const hf::DownloadProgress show_download = [&](const std::string& name, int64_t done,
-                                                 int64_t all) {
-    line.show_download(name, done, all);
-  };
+  const hf::DownloadProgress show_download = {
+      .came = [&](const std::string& name, int64_t done,
+                  int64_t all) { line.show_download(name, done, all); },
+      .say = line.lines()};
   comm::all_or_nothing_told_once(*mesh.world, "looking at the model", [&] {
     fetch_model(config.model, show_download);
     require_recipe_of(load_model_config(config.model), config);

@@ -146,6 +146,39 @@ TEST(RankEnvironment, WrongSlurmVariablesAreErrors) {
   EXPECT_THAT(error_of(outside), HasSubstr("SLURM_PROCID: found \"x\", expected a whole number"));
 }
 
+// What is no number was read as 0 tasks, and the ranks of a machine were guessed.
+TEST(RankEnvironment, WrongSlurmLayoutsAreErrors) {
+  Variables step = {{"SLURM_PROCID", "1"},
+                    {"SLURM_NTASKS", "2"},
+                    {"SLURM_LOCALID", "1"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_NNODES", "1"}};
+  EXPECT_EQ(detect(step).local_world_size, 2);
+  for (const char* text : {"two", "2(x3", "2(xy)", "x(x2)", "2,", ",2", "2x", "-1", "2(x3),one"}) {
+    SCOPED_TRACE(text);
+    step["SLURM_TASKS_PER_NODE"] = text;
+    EXPECT_EQ(error_of(step), fmt::format("SLURM_TASKS_PER_NODE: found \"{}\", expected numbers of "
+                                          "tasks, such as 2(x3),1",
+                                          text));
+  }
+  step["SLURM_STEP_TASKS_PER_NODE"] = "2";  // of the step itself, so that the job's is not read
+  EXPECT_EQ(detect(step).local_world_size, 2);
+  step["SLURM_STEP_TASKS_PER_NODE"] = "4";
+  EXPECT_THAT(error_of(step),
+              HasSubstr("ranks of this machine: found 4, expected at most the world size (2)"));
+}
+
+// The first six of its 32 bits are the number of the cluster.
+TEST(RankEnvironment, NumbersOfJobsInAFederation) {
+  EXPECT_EQ(detect({{"SLURM_PROCID", "0"},
+                    {"SLURM_NTASKS", "1"},
+                    {"SLURM_LOCALID", "0"},
+                    {"SLURM_STEP_ID", "0"},
+                    {"SLURM_JOB_ID", "4026531841"}})
+                .master_port,
+            16841);
+}
+
 TEST(RankEnvironment, InconsistentVariablesAreErrors) {
   EXPECT_THAT(error_of({{"RANK", "1"}}), HasSubstr("WORLD_SIZE: found nothing beside RANK"));
   EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK: found nothing beside WORLD_SIZE"));
@@ -164,6 +197,8 @@ TEST(SlurmHosts, FirstOfEveryForm) {
   EXPECT_EQ(first_slurm_host("n[1-3]"), "n1");
   EXPECT_EQ(first_slurm_host("n[007,9]"), "n007");
   EXPECT_EQ(first_slurm_host("x1,n[1-3]"), "x1");
+  EXPECT_EQ(first_slurm_host("n[1-3]-ib,x1"), "n1-ib");
+  EXPECT_EQ(first_slurm_host("r[2,4]n[03-05],x1"), "r2n03");
 }
 
 }  // namespace

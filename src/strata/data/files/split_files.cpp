@@ -64,7 +64,9 @@ void add_folder(const fs::path& folder, std::vector<Candidate>& found) {
     if (!fs::is_regular_file(path) || !is_readable(path)) continue;
     if (name == "data") {
       const std::string file = path.filename().string();
-      found.push_back({file.substr(0, file.find_first_of("-._")), Place::kDataFolder, path});
+      const auto shard = parse_shard(stem_of(path));  // "train_prefs" is not "train"
+      found.push_back({shard ? shard->split : file.substr(0, file.find_first_of("-._")),
+                       Place::kDataFolder, path});
     } else {
       found.push_back({name, Place::kSubfolder, path});
     }

@@ -180,9 +180,9 @@ Preference read_preference(const Row& row, const RowFormat& format) {
 Preference read_whole_answers(const Row& row, const RowFormat& format) {
   if (format.kind == RowKind::kPreferenceText) {
     if (!format.shares_prompt) return read_preference(row, format);
-    return {.prompt = "",
-            .chosen = read_string(row, "chosen"),
-            .rejected = read_string(row, "rejected")};
+    const std::string& chosen = read_string(row, "chosen");
+    require_no_question(row, chosen);
+    return {.prompt = "", .chosen = chosen, .rejected = read_string(row, "rejected")};
   }
   if (prompt_source(row, format) != PromptSource::kAnswers) return read_preference(row, format);
   Preference result{.prompt = Json::array(),

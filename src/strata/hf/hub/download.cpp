@@ -15,6 +15,7 @@
 #include "strata/base/file_lock.h"
 #include "strata/base/json.h"
 #include "strata/hf/hub/blob.h"
+#include "strata/hf/hub/blob_wait.h"
 #include "strata/hf/hub/http_client.h"
 
 namespace strata::hf {
@@ -228,14 +229,27 @@ class Downloader {
     // huggingface_hub locks the same file in the same way.
     const fs::path locks = folder_.parent_path() / ".locks" / folder_.filename();
     fs::create_directories(locks);
-    const FileLock lock(locks / (remote.etag + ".lock"));
+    const fs::path path = locks / (remote.etag + ".lock");
+    BlobWait wait({.repository = request_.name,
+                   .name = name,
+                   .size = remote.size,
+                   .lock = path,
+                   .part = part_of(blob)},
+                  options_.progress);
+    const auto lock = FileLock::wait_for(path, [&](const std::string&) {
+      wait.look();
+      return true;
+    });
     if (!fs::exists(blob)) download(url, name, remote, blob);
     link_blob(blob, link);
   }
 
+  // As huggingface_hub calls it.
+  static fs::path part_of(const fs::path& blob) { return blob.string() + ".incomplete"; }
+
   void download(const std::string& url, const std::string& name, const RemoteFile& remote,
                 const fs::path& blob) const {
-    const fs::path part = blob.string() + ".incomplete";
+    const fs::path part = part_of(blob);
     retry(url, [&] { transfer(url, name, remote, part); });
     fsync_path(part);
     fs::rename(part, blob);
@@ -258,7 +272,9 @@ class Downloader {
                          if (is_first && answer.status == 200) file.clear();
                          is_first = false;
                          file.append(bytes);
-                         if (options_.progress) options_.progress(name, file.size(), remote.size);
+                         if (options_.progress.came) {
+                           options_.progress.came(name, file.size(), remote.size);
+                         }
                        }});
       require_answer(response);
       if (response.status == 416) {

@@ -13,8 +13,14 @@
 
 namespace strata::hf {
 
-// Told while a file comes: its name, bytes so far, all its bytes (0: unknown).
-using DownloadProgress = std::function<void(const std::string&, int64_t, int64_t)>;
+// What is told while files come. Each may be empty.
+struct DownloadProgress {
+  // A file's name, bytes so far, all its bytes (0: unknown); also of one that another process
+  // downloads.
+  std::function<void(const std::string& name, int64_t done, int64_t all)> came = {};
+  // A line for people: for whom this process waits.
+  std::function<void(const std::string& line)> say = {};
+};
 
 struct DownloadOptions {
   WantsFile wants = {};
