@@ -8,7 +8,6 @@
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/base_fingerprint.h"
-#include "strata/hf/weight_names.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/segments.h"
 
@@ -32,22 +31,22 @@ std::span<const std::byte> bytes_of(const at::Tensor& contiguous) {
   return {static_cast<const std::byte*>(contiguous.data_ptr()), contiguous.nbytes()};
 }
 
+// In `type`; none: in its own.
 void write_tensor(ExportFiles& files, const std::string& name, const at::Tensor& tensor,
-                  const ExportOptions& options) {
-  const bool is_rounded = options.type && !hf::is_buffer(name) && tensor.is_floating_point() &&
-                          tensor.scalar_type() != *options.type;
+                  std::optional<at::ScalarType> type) {
+  const bool is_rounded = type && tensor.is_floating_point() && tensor.scalar_type() != *type;
   if (!is_rounded) return files.write(name, bytes_of(tensor.contiguous().cpu()));
   const at::Tensor flat = tensor.contiguous().view({-1});
   for (int64_t begin = 0; begin < flat.numel(); begin += kRoundedAtOnce) {
     const int64_t count = std::min(kRoundedAtOnce, flat.numel() - begin);
-    files.append(name, bytes_of(flat.narrow(0, begin, count).to(*options.type).cpu()));
+    files.append(name, bytes_of(flat.narrow(0, begin, count).to(*type).cpu()));
   }
 }
 
-// Gathers every segment that holds a named parameter; rank 0 hands its tensors to `write`.
+// Gathers every segment that holds a named parameter; rank 0 writes its tensors.
 void stream_segments(shard::UnitStore& store, const Names& names, comm::Group& world,
-                     const std::string& what,
-                     const std::function<void(const std::string&, const at::Tensor&)>& write) {
+                     const std::string& what, std::optional<ExportFiles>& files,
+                     const ExportOptions& options) {
   for (const shard::SegmentPlace& place : shard::segments_of(store)) {
     const std::vector<shard::Extent>& extents = place.layout->extents;
     const bool wanted = std::ranges::any_of(
@@ -59,7 +58,8 @@ void stream_segments(shard::UnitStore& store, const Names& names, comm::Group& w
           const auto found = names.find(extent.parameter);
           if (found == names.end()) continue;
           for (const std::string& name : found->second) {
-            write(name, whole.narrow(0, extent.begin, extent.parameter->numel()));
+            write_tensor(*files, name, whole.narrow(0, extent.begin, extent.parameter->numel()),
+                         written_type(*extent.parameter, options.type));
           }
         }
       });
@@ -119,10 +119,7 @@ void export_model(const fs::path& folder, shard::UnitStore& store, uint64_t max_
     if (plan.is_indexed()) files->add_text(hf::kModelIndexFile, plan.index_json(num_parameters));
     for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
   });
-  stream_segments(store, names, world, "saving the model",
-                  [&](const std::string& name, const at::Tensor& flat) {
-                    write_tensor(*files, name, flat, options);
-                  });
+  stream_segments(store, names, world, "saving the model", files, options);
   on_disk_of_rank_0(world, "saving the model", [&] { files->publish(); });
 }
 
@@ -159,16 +156,13 @@ void export_adapter(const fs::path& folder, shard::UnitStore& store,
     for (auto& [name, content] : options.beside) files->add_text(name, std::move(content));
     files->add_text(hf::kAdapterConfigFile, hf::adapter_config_json(config));
   });
-  stream_segments(store, names, world, "saving the adapter",
-                  [&](const std::string& name, const at::Tensor& flat) {
-                    write_tensor(*files, name, flat, options);
-                  });
+  stream_segments(store, names, world, "saving the adapter", files, options);
   on_disk_of_rank_0(world, "saving the adapter", [&] {
     for (const adapters::FixedTensor& fixed : adapter.fixed_tensors()) {
-      write_tensor(*files, fixed.name, *fixed.tensor, options);
+      write_tensor(*files, fixed.name, *fixed.tensor, options.type);
     }
     for (const LocalPiece& piece : derived)
-      write_tensor(*files, hf::kPromptKey, piece.data, options);
+      write_tensor(*files, hf::kPromptKey, piece.data, options.type);
     files->publish();
   });
 }
