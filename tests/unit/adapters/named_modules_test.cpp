@@ -8,6 +8,7 @@
 
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
+#include "strata/models/registry.h"
 #include "tiny_models.h"
 
 namespace strata::adapters {
@@ -113,6 +114,31 @@ TEST(NamedModules, TheClosestNameIsOffered) {
   options.exclude_modules = {"zzzzzzzzzzz"};
   EXPECT_THAT(message_of<ConfigError>([&] { require_named_modules(options, *model); }),
               HasSubstr("; correct or remove it"));
+}
+
+// PEFT raises an error for the product behind a state space in models of these families.
+TEST(NamedModules, WhatPeftDoesNotAdaptIsRefused) {
+  for (const char* config :
+       {R"({"model_type": "falcon_h1", "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1,
+            "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1,
+            "mamba_d_ssm": 24, "mamba_n_heads": 4, "mamba_d_state": 6})",
+        R"({"model_type": "nemotron_h", "vocab_size": 40, "hidden_size": 16,
+            "hybrid_override_pattern": "M*", "num_attention_heads": 2, "num_key_value_heads": 1,
+            "head_dim": 8, "mamba_num_heads": 4, "mamba_head_dim": 6, "n_groups": 2})"}) {
+    const auto model = models::create_model(parse_json(config, "config.json"), {});
+    LoraOptions options;
+    options.target_modules = {"q_proj", "in_proj"};
+    EXPECT_NO_THROW(require_named_modules(options, *model));
+    options.target_modules = {"out_proj"};
+    EXPECT_THAT(message_of<ConfigError>([&] { require_named_modules(options, *model); }),
+                HasSubstr("as PEFT gives this one no branch in models of "));
+    options.target_modules.clear();
+    options.target_pattern = "all-linear";
+    EXPECT_THAT(message_of<ConfigError>([&] { require_named_modules(options, *model); }),
+                HasSubstr(".out_proj\", expected other layers"));
+    options.method = Method::kIa3;
+    EXPECT_NO_THROW(require_named_modules(options, *model));
+  }
 }
 
 }  // namespace
