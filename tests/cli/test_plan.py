@@ -289,7 +289,7 @@ def test_of_a_model_of_the_hub_config_json_alone_is_downloaded(tmp_path):
         missing = subprocess.run([*words[:2], "org/none", "--device", "cuda"], capture_output=True, text=True,
                                  env=own, timeout=60)
         assert missing.returncode == 1, missing.stderr
-        assert "error: org/none: found no such folder, and no model of that name on the Hub (" in missing.stderr
+        assert "error: org/none: found no such folder, and got no model of that name from the Hub (" in missing.stderr
     finally:
         hub.shutdown()
         hub.server_close()

@@ -130,7 +130,8 @@ def test_containers(cluster, words, expected):
     (["--nodes", "3", "--num_processes", "4", *NEEDED],
      "num_processes: found 4 (slurm --num_processes), expected a multiple of the 3 nodes"),
     (["--gpus_per_node", "2", "--cpu", *NEEDED],
-     "--gpus_per_node: found 2 beside slurm --cpu true, expected one of them; remove one"),
+     "--gpus_per_node: found 2 beside use_cpu true (slurm --cpu), expected one of them; remove one, or say how many "
+     "ranks with --num_processes"),
     (NEEDED, "strata slurm: found no number of ranks, expected one; add --gpus_per_node or "
              "--num_processes"),
     (["--partitoin", "gpu", *NEEDED],

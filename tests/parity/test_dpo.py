@@ -241,6 +241,17 @@ def test_sft_has_no_such_settings(inputs, tmp_path, flag, value, message):
     assert run.returncode == 2 and f"--{flag}: {message}" in run.stderr
 
 
+def test_a_file_that_is_checked_alone_names_its_recipe(tmp_path):
+    """`strata config check` has no command's name to tell the recipe by."""
+    file = tmp_path / "run.yaml"
+    file.write_text("beta: 0.2\n")
+    said = strata("config", "check", file, code=2)
+    assert said.strip().endswith("remove it, or run strata dpo (a file says so with recipe: dpo)"), said
+    file.write_text("beta: 0.2\nrecipe: dpo\npadding_value: 0\nis_encoder_decoder: false\n")
+    said = strata("config", "check", file)
+    assert "(padding_value): has no effect here; nothing is ever padded here" in said and "is_encoder" not in said, said
+
+
 def test_one_weight_of_the_usual_loss(inputs, tmp_path):
     half, whole = [run_strata(flags_of(inputs, tmp_path / name, max_steps=1, **more), recipe="dpo").history[0]
                    for name, more in (("half", dict(loss_weights=[0.5])), ("whole", {}))]

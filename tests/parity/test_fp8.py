@@ -201,6 +201,8 @@ def test_what_inspect_says(tmp_path):
     after = inspect(store_in_fp8(tmp_path, (16, 16)))
     assert after["format"] == "Hugging Face model in fp8"
     assert after["tensors"] == before["tensors"]
+    text = strata("inspect", tmp_path)  # whose sizes are not those of the files
+    assert text.startswith(f"{tmp_path}: Hugging Face model in fp8, shown decoded\n")
 
 
 @pytest.mark.parametrize("kind", ["mistral3", "llava"])

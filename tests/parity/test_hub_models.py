@@ -76,7 +76,7 @@ def test_training_on_a_revision(tagged_hub, inputs, tmp_path):
 
 
 @pytest.mark.parametrize("flags,code,message", [
-    (["--model_name_or_path", "org/model", "--model_revision", "v9"], 1, "no model of that name and revision v9 on the Hub"),
+    (["--model_name_or_path", "org/model", "--model_revision", "v9"], 1, "got no model of that name and revision v9 from the Hub"),
     (["--model_name_or_path", "FOLDER", "--model_revision", "v1.0"], 2, "expected the name of a model on the Hub; remove it"),
     (["--model_name_or_path", "org/model", "--model_revision", "../x"], 2, 'found "../x" for org/model, expected a branch, tag or commit'),
 ])

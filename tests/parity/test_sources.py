@@ -40,7 +40,9 @@ WRITERS = {
     "small_groups.parquet": lambda d, p: d.to_parquet(p, batch_size=5),
     "a.jsonl": lambda d, p: d.to_json(p),
     "array.jsonl": lambda d, p: pathlib.Path(p).write_text(json.dumps(d.to_list(), indent=1)),
+    "a.ndjson": lambda d, p: d.to_json(p),
     "a.jsonl.gz": lambda d, p: d.to_json(p, compression="gzip"),
+    "a.ndjson.gz": lambda d, p: d.to_json(p, compression="gzip"),
     "a.jsonl.zst": lambda d, p: d.to_json(p, compression="zstd"),
     "saved": lambda d, p: d.save_to_disk(p, num_shards=3),
 }

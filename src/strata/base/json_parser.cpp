@@ -69,9 +69,23 @@ class Parser {
       }
     }
     throw FormatError("{}:{}:{}: found {}, expected {}; {}", subject_, line, column, found,
-                      expected,
-                      subject_.starts_with("--") ? "write JSON, between single quotes for the shell"
-                                                 : "correct the file");
+                      expected, advice_at(position));
+  }
+
+  // What people write who are used to other forms of JSON.
+  std::string_view advice_at(size_t position) const {
+    const std::string_view rest = text_.substr(position);
+    if (rest.starts_with("//") || rest.starts_with("/*") || rest.starts_with('#')) {
+      return "JSON has no comments: take it out";
+    }
+    const std::string_view before = text_.substr(0, position);
+    const size_t last = before.find_last_not_of(" \t\r\n");
+    const bool follows_comma = last != before.npos && before[last] == ',';
+    if (follows_comma && (rest.starts_with('}') || rest.starts_with(']'))) {
+      return "JSON has no comma behind the last entry: take it out";
+    }
+    return subject_.starts_with("--") ? "write JSON, between single quotes for the shell"
+                                      : "correct the file";
   }
 
   [[noreturn]] void fail(std::string_view expected) { fail_at(at_, here(), expected); }

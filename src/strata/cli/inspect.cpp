@@ -114,6 +114,8 @@ std::vector<std::pair<std::string, Sums>> sums_by_kind(const SavedState& state) 
 void print_text(const SavedState& state, bool all) {
   const auto& facts = state.facts();
   fmt::print("{}: {}", state.path().string(), facts.format);
+  // Of files in fp8 the state tells what conversions and runs are made of.
+  if (facts.format.ends_with(" in fp8")) fmt::print(", shown decoded");
   if (facts.step) fmt::print(", step {}", *facts.step);
   if (facts.num_updates) fmt::print(", {}", counted(*facts.num_updates, "update"));
   if (facts.world_size > 0) fmt::print(", written by {}", counted(facts.world_size, "rank"));

@@ -193,21 +193,22 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
   return launch::run_with_restarts(plan, {.meeting = &meeting});
 }
 
-// Ranks that were told to end at once say nothing: where an interrupted run can go on.
+// Ranks that failed, or were told to end at once, say nothing: where their run can go on.
 void tell_what_is_left(const config::RunConfig& config, int exit_code, double start_time) {
   const bool is_interrupted = std::ranges::any_of(
       std::array{SIGINT, SIGTERM, SIGHUP}, [&](int signal) { return exit_code == 128 + signal; });
-  if (!is_interrupted) return;
+  // Those that saved themselves have said it.
+  if (exit_code == 0 || exit_code == launch::kStoppedExitCode) return;
   const fs::path folder = config.train.output_dir;
   const bool is_continued = checkpoint::means_newest(config.train.resume_from_checkpoint);
   std::string saved = checkpoint::saved_since(folder, start_time);
+  // What fails before it has saved anything may fail again from where it began.
+  if (saved.empty() && !is_interrupted) return;
   if (saved.empty() && is_continued) saved = "true";
   if (!saved.empty() && !checkpoint::list(folder).empty()) {
     const fs::path newest = checkpoint::candidates(saved, folder).front();
-    tell(
-        "interrupted: {} is the newest checkpoint, go on from it with "
-        "--resume_from_checkpoint {}\n",
-        newest.string(), saved);
+    tell("{}: {} is the newest checkpoint, go on from it with --resume_from_checkpoint {}\n",
+         is_interrupted ? "interrupted" : "failed", newest.string(), saved);
   } else {
     tell("interrupted: this run has saved nothing yet\n");
   }

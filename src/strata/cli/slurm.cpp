@@ -89,8 +89,10 @@ void settle_size(const config::SlurmConfig& slurm, const config::LaunchLine& lin
   const int ranks = agree("gpus_per_node", slurm.gpus_per_node, "num_processes / nodes",
                           num_processes / job.num_nodes, settings.source_of("num_processes"));
   if (launch.cpu && slurm.gpus_per_node > 0) {
-    throw ConfigError("--gpus_per_node: found {} beside {} true, expected one of them; remove one",
-                      slurm.gpus_per_node, settings.source_of("use_cpu"));
+    throw ConfigError(
+        "--gpus_per_node: found {} beside use_cpu true ({}), expected one of them; remove one, or "
+        "say how many ranks with --num_processes",
+        slurm.gpus_per_node, settings.source_of("use_cpu"));
   }
   if (ranks == 0) {
     throw ConfigError(

@@ -15,6 +15,7 @@
 namespace strata {
 namespace {
 
+using ::testing::EndsWith;
 using testing::message_of;
 using ::testing::StartsWith;
 
@@ -115,6 +116,20 @@ TEST(ParseJson, ErrorsCarryLineAndColumn) {
   };
   for (const Case& c : cases) EXPECT_THAT(error_of(c.text), StartsWith(c.start)) << c.text;
   EXPECT_THAT(error_of("[1", {.first_line = 17}), StartsWith("x.json:17:3: found the end"));
+}
+
+TEST(ParseJson, OtherFormsOfJsonGetAdvice) {
+  for (const char* text :
+       {"{\"a\": 1, // one\n}", "{\n/* a */\n}", "{\"a\": 1}\n# end", "[1, // one\n2]"}) {
+    EXPECT_THAT(error_of(text), EndsWith("; JSON has no comments: take it out")) << text;
+  }
+  for (const char* text : {"{\"a\": 1,\n}", "[1, ]", "[{\"a\": 1},]"}) {
+    EXPECT_THAT(error_of(text), EndsWith("; JSON has no comma behind the last entry: take it out"))
+        << text;
+  }
+  for (const char* text : {"[1 2]", "{]", "[}", "{\"a\": ]"}) {
+    EXPECT_THAT(error_of(text), EndsWith("; correct the file")) << text;
+  }
 }
 
 TEST(ParseJson, DepthIsLimited) {

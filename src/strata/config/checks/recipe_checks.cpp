@@ -41,20 +41,28 @@ class RecipeRules : Rules {
         if (found == nullptr || has(recipe_, name) || is_plain(*found)) continue;
         if (recipe_.command == "sft") require_own_value(*found);
         throw ConfigError(
-            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}",
-            named_source(*found), recipe_.command, other.command);
+            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}{}",
+            named_source(*found), recipe_.command, other.command, in_a_file(*found, other.command));
       }
     }
+  }
+
+  // `strata config check FILE` knows the recipe from the file alone.
+  static std::string in_a_file(const Given& found, std::string_view command) {
+    if (found.origin.rank != Rank::kFile) return "";
+    return fmt::format(" (a file says so with recipe: {})", command);
   }
 
   // Two names that TRL's supervised trainer has as well, with values of its own.
   static void require_own_value(const Given& found) {
     const std::string_view name = found.setting->name;
     if (name != "loss_type" && name != "truncation_mode") return;
-    throw ConfigError("{}: found {} with the recipe sft, expected {}; remove it{}",
-                      named_source(found), canonical_text(found),
-                      name == "loss_type" ? "nll" : "keep_start",
-                      name == "loss_type" ? " (losses of pairs are those of strata dpo)" : "");
+    throw ConfigError(
+        "{}: found {} with the recipe sft, expected {}; remove it{}", named_source(found),
+        canonical_text(found), name == "loss_type" ? "nll" : "keep_start",
+        name == "loss_type"
+            ? ", or run strata dpo, whose losses are of pairs" + in_a_file(found, "dpo")
+            : "");
   }
 
   // Whether the value is the one that holds where nobody gives the setting.

@@ -66,6 +66,11 @@ class Flattener {
       if (value.is_null()) return;
       return refuse("{}: found {} for \"{}\", expected a block {{...}}", place, value.dump(), path);
     }
+    // The oldest form of a block is true or false.
+    const bool may_be_plain = is_leaf || value.is_boolean() || value.is_null();
+    if (key && is_deepspeed_block(path) && !may_be_plain) {
+      return refuse("{}: found {} for \"{}\", expected a block {{...}}", place, value.dump(), path);
+    }
     if (!key) {
       return refuse("{}: found the unknown key \"{}\", expected {}; {}", place, path,
                     path.starts_with("optimizer.params.")

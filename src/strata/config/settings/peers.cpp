@@ -178,6 +178,8 @@ std::vector<Known> dpo() {
       {"model_adapter_name", {"none"}, kReference},
       {"ref_adapter_name", {"none"}, kReference},
       {"label_pad_token_id", {"-100", "*"}, "what is not trained needs no id"},
+      {"padding_value", {"none", "*"}, "nothing is ever padded here"},
+      {"is_encoder_decoder", {"none", "false"}, "the losses are those of causal models"},
       {"generate_during_eval", {"false"}, "evaluation computes the loss and the rewards", true},
       {"use_logits_to_keep", {"false", "*"}, "logits never exist as a whole", true},
       {"use_liger_loss", {"false", "*"}, "fused operations are always used", true},

@@ -57,8 +57,8 @@ fs::path locate(const std::string& name, const DataRequest& request) {
       throw IoError("{}{}", error.what(), has_advice ? "" : near);
     }
     throw IoError(
-        "{}: found no such file or folder, and no data set of that name on the Hub ({}){}", name,
-        error.what(), near);
+        "{}: found no such file or folder, and got no data set of that name from the Hub ({}){}",
+        name, error.what(), near);
   }
 }
 

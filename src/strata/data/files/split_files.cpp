@@ -193,7 +193,12 @@ std::vector<fs::path> match_pattern(const fs::path& pattern) {
 
 FileFormat file_format(const fs::path& path) {
   static const std::set<std::string> kText = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
-  const std::string extension = lower(path.extension().string());
+  // The same under two names.
+  const auto known = [](const fs::path& ending) {
+    const std::string text = lower(ending.string());
+    return text == ".ndjson" ? ".jsonl" : text;
+  };
+  const std::string extension = known(path.extension());
   if (extension == ".parquet" || extension == ".arrow" || kText.contains(extension)) {
     // Notes beside the data, which save_to_disk and the Hub write.
     static const std::set<std::string> kNotes = {"config.json", "dataset_info.json",
@@ -202,7 +207,7 @@ FileFormat file_format(const fs::path& path) {
     if (kNotes.contains(path.filename().string())) return {};
     return {.extension = extension};
   }
-  const std::string inner = lower(path.stem().extension().string());
+  const std::string inner = known(path.stem().extension());
   if ((extension == ".gz" || extension == ".zst") && kText.contains(inner)) {
     return {.extension = inner, .is_compressed = true};
   }

@@ -50,7 +50,8 @@ bool is_needed_model_file(const std::string& file) {
 
 [[noreturn]] void throw_nowhere(const HubRequest& request, const IoError& error) {
   const bool is_usual = request.revision == HubPlace{}.revision;
-  throw IoError("{}: found no such folder, and no model of that name{} on the Hub ({}){}",
+  // Which it is, the cause says: no such name, or no way to the Hub.
+  throw IoError("{}: found no such folder, and got no model of that name{} from the Hub ({}){}",
                 request.name, is_usual ? "" : " and revision " + request.revision, error.what(),
                 did_you_mean(request.name));
 }
