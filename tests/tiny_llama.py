@@ -158,7 +158,7 @@ FALCON_H1 = dict(PLAIN, family="falcon_h1", hidden_size=36, num_attention_heads=
 # Layers of one module each, experts without gates that read a part of the channels.
 NEMOTRON_H = dict(PLAIN, family="nemotron_h", hybrid_override_pattern="M-E*", hidden_size=36, num_attention_heads=3, num_key_value_heads=1,
                   head_dim=10, mamba_num_heads=6, mamba_head_dim=7, n_groups=3, ssm_state_size=5, chunk_size=8, n_routed_experts=5,
-                  num_experts_per_tok=2, moe_intermediate_size=12, moe_shared_expert_intermediate_size=21, moe_latent_size=13)
+                  num_experts_per_tok=2, moe_intermediate_size=12, moe_shared_expert_intermediate_size=21, moe_latent_size=20)
 HUNYUAN_MOE = dict(HUNYUAN, family="hunyuan_v1_moe", num_experts=5, moe_topk=[2, 3], intermediate_size=20)
 # Longer rows have queries that grow.
 MINISTRAL3 = dict(PLAIN, family="ministral3", head_dim=10, rope_parameters=dict(
