@@ -135,16 +135,8 @@ def base_of(run):
         return file.metadata().get("base_fingerprint")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_an_adapter_over_it_goes_on_over_the_copy(inputs, tmp_path, dtype):
-    """One mark for both; merged into either it is one model; PEFT loads it over the copy."""
-    tiny_llama.save_model(tmp_path / "model", dtype=dtype, **tiny_llama.PLAIN)
-    folder = store_in_fp8(tmp_path / "model", (16, 16))
-    copy = save_decoded(folder, tmp_path / "copy", getattr(torch, dtype))
-    flags = dict(use_peft=True, lora_target_modules="all-linear", learning_rate=1e-2, save_strategy="steps", save_steps=2)
-    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=2, **flags), 2)
-    other = run_strata(base_flags(copy, inputs.data("messages"), tmp_path / "other", max_steps=1, **flags))
-    assert base_of(run) == base_of(other) and len(base_of(run)) == 16
+def merges_alike(tmp_path, run, folder, copy):
+    """What merging the run's adapter into either gives, which PEFT gives over the copy."""
     merged = {}
     for base in (folder, copy):
         said = strata("merge-adapter", run.folder, tmp_path / f"merged-{base.name}", "--base_model", base)
@@ -157,10 +149,24 @@ def test_an_adapter_over_it_goes_on_over_the_copy(inputs, tmp_path, dtype):
     plain = model.merge_and_unload().state_dict()
     for name, weight in merged["copy"].items():
         assert (plain[name].float() - weight.float()).abs().max() <= 2 ** -7 * weight.float().abs().max()
+    return merged["model"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_adapter_over_it_goes_on_over_the_copy(inputs, tmp_path, dtype):
+    """One mark for both; merged into either it is one model; PEFT loads it over the copy."""
+    tiny_llama.save_model(tmp_path / "model", dtype=dtype, **tiny_llama.PLAIN)
+    folder = store_in_fp8(tmp_path / "model", (16, 16))
+    copy = save_decoded(folder, tmp_path / "copy", getattr(torch, dtype))
+    flags = dict(use_peft=True, lora_target_modules="all-linear", learning_rate=1e-2, save_strategy="steps", save_steps=2)
+    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=2, **flags), 2)
+    other = run_strata(base_flags(copy, inputs.data("messages"), tmp_path / "other", max_steps=1, **flags))
+    assert base_of(run) == base_of(other) and len(base_of(run)) == 16
+    merged = merges_alike(tmp_path, run, folder, copy)
     rest = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=4, resume_from_checkpoint="true", **flags), 2)
     assert "resuming from" in rest.text
     strata("merge-adapter", run.folder, tmp_path / "asked", "--base_model", folder, "--dequantize")
-    assert load_file(tmp_path / "asked" / "model.safetensors").keys() == merged["model"].keys()
+    assert load_file(tmp_path / "asked" / "model.safetensors").keys() == merged.keys()
 
 
 def test_answers_as_the_copy(tmp_path):

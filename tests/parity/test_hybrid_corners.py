@@ -30,15 +30,18 @@ CORNERS = {
 }
 
 
-@pytest.mark.parametrize("name", CORNERS)
-def test_corners(tmp_path, name):
-    settings, lengths = CORNERS[name]
-    save_checkpoint(tmp_path, **{"max_position_embeddings": 128, **settings})
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+def corner_equals_transformers(folder, settings, lengths):
+    save_checkpoint(folder, **{"max_position_embeddings": 128, **settings})
+    model = AutoModelForCausalLM.from_pretrained(folder)
     documents = make_documents(lengths, masked=0)
     loss, logits = run_reference(model, documents)
-    tensors, _ = run_probe(tmp_path, documents=documents)
+    tensors, _ = run_probe(folder, documents=documents)
     compare(tensors, model, loss, logits, 2e-5)
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(tmp_path, name):
+    corner_equals_transformers(tmp_path, *CORNERS[name])
 
 
 def test_infinity_as_older_programs_write_it(tmp_path):

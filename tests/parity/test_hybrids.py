@@ -62,15 +62,19 @@ def lengths_of(name):
     return (70, 1, 130, 3) if name.endswith("long_documents") else LENGTHS
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_equals_transformers(tmp_path, name):
-    save_checkpoint(tmp_path, **CONFIGS[name])
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    documents = make_documents(lengths_of(name))
+def equals_transformers(folder, settings, lengths):
+    save_checkpoint(folder, **settings)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    documents = make_documents(lengths)
     loss, logits = run_reference(model, documents)
-    tensors, report = run_probe(tmp_path, documents=documents)
+    tensors, report = run_probe(folder, documents=documents)
     compare(tensors, model, loss, logits, 1e-5)
     assert report["parameters"] == [name for name, _ in gradients_of(model)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equals_transformers(tmp_path, name):
+    equals_transformers(tmp_path, CONFIGS[name], lengths_of(name))
 
 
 @pytest.mark.parametrize("name", CHOOSING_NONE)

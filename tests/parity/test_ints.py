@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig
@@ -17,6 +16,7 @@ from int_files import decoded, save_decoded, store_in_ints
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import run_probe, run_probe_raw
 from running import base_flags, flag_words, run_strata, run_strata_raw, strata
+from test_fp8 import merges_alike
 from test_gpt2 import edit_config
 from test_llama import compare
 from test_text_model import save_whole
@@ -141,20 +141,9 @@ def test_an_adapter_over_it_goes_on_over_the_copy(inputs, tmp_path, kind, more):
     assert "resuming from" in rest.text
     if more:
         return
-    merged = {}
-    for base in (folder, copy):
-        said = strata("merge-adapter", run.folder, tmp_path / f"merged-{base.name}", "--base_model", base)
-        assert "another base" not in said and "other base" not in said, said
-        merged[base.name] = load_file(tmp_path / f"merged-{base.name}" / "model.safetensors")
-        assert "quantization_config" not in json.loads((tmp_path / f"merged-{base.name}" / "config.json").read_text())
-    assert merged["model"].keys() == merged["copy"].keys()
-    assert all(torch.equal(merged["model"][name], merged["copy"][name]) for name in merged["copy"])
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(copy), run.folder)
-    plain = model.merge_and_unload().state_dict()
-    for name, weight in merged["copy"].items():
-        assert (plain[name].float() - weight.float()).abs().max() <= 2 ** -7 * weight.float().abs().max()
+    merged = merges_alike(tmp_path, run, folder, copy)
     strata("merge-adapter", run.folder, tmp_path / "asked", "--base_model", folder, "--dequantize")
-    assert load_file(tmp_path / "asked" / "model.safetensors").keys() == merged["model"].keys()
+    assert load_file(tmp_path / "asked" / "model.safetensors").keys() == merged.keys()
 
 
 @pytest.mark.parametrize("kind", ["gptq_in_an_order", "awq", "packed"])

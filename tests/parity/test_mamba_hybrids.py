@@ -8,13 +8,14 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from llama_reference import gradients_of, make_documents, run_reference, save_checkpoint
+from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import run_probe, run_probe_raw
 from running import base_flags, run_strata_raw
 from test_generate import PROMPTS, make_model, reference_ids
 from test_generate import run_probe as generate
 from test_gpt2 import edit_config
-from test_hybrids import lengths_of
+from test_hybrid_corners import corner_equals_transformers
+from test_hybrids import equals_transformers, lengths_of
 from test_llama import LENGTHS, YARN, compare
 from test_rotary_decoders import closeness_of_bfloat16
 
@@ -70,13 +71,7 @@ CHOOSING_NONE = sorted(name for name, settings in CONFIGS.items()
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_equals_transformers(tmp_path, name):
-    save_checkpoint(tmp_path, **CONFIGS[name])
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    documents = make_documents(lengths_of(name))
-    loss, logits = run_reference(model, documents)
-    tensors, report = run_probe(tmp_path, documents=documents)
-    compare(tensors, model, loss, logits, 1e-5)
-    assert report["parameters"] == [name for name, _ in gradients_of(model)]
+    equals_transformers(tmp_path, CONFIGS[name], lengths_of(name))
 
 
 @pytest.mark.parametrize("name", CHOOSING_NONE)
@@ -160,13 +155,7 @@ CORNERS = {
 
 @pytest.mark.parametrize("name", CORNERS)
 def test_corners(tmp_path, name):
-    settings, lengths = CORNERS[name]
-    save_checkpoint(tmp_path, **{"max_position_embeddings": 128, **settings})
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    documents = make_documents(lengths, masked=0)
-    loss, logits = run_reference(model, documents)
-    tensors, _ = run_probe(tmp_path, documents=documents)
-    compare(tensors, model, loss, logits, 2e-5)
+    corner_equals_transformers(tmp_path, *CORNERS[name])
 
 
 def rewrite_config(folder, drop=(), **changes):

@@ -11,23 +11,6 @@
 namespace strata::models {
 namespace {
 
-LlamaConfig defaults() {
-  LlamaConfig c;
-  c.layer_class = "BambaDecoderLayer";
-  c.architecture = "BambaForCausalLM";
-  c.lora_targets = c.ia3_targets = {};  // PEFT has none
-  c.ia3_feedforward = {};
-  c.vocab_size = 128000;
-  c.intermediate_size = 14336;
-  c.max_position_embeddings = 262144;
-  c.rms_norm_eps = 1e-5;
-  c.final_norm = "model.final_layernorm";
-  c.layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
-                   {NormPlace::kMlpInput, "pre_ff_layernorm"}};
-  c.has_states = true;
-  return c;
-}
-
 // The reference puts a half in the place of this key; among the rope's settings it says what it
 // says.
 Json own_keys(Json json) {
@@ -65,6 +48,23 @@ std::vector<bool> parse_kinds(const ConfigReader& config, int64_t num_layers) {
 
 }  // namespace
 
+LlamaConfig bamba_defaults() {
+  LlamaConfig c;
+  c.layer_class = "BambaDecoderLayer";
+  c.architecture = "BambaForCausalLM";
+  c.lora_targets = c.ia3_targets = {};  // PEFT has none
+  c.ia3_feedforward = {};
+  c.vocab_size = 128000;
+  c.intermediate_size = 14336;
+  c.max_position_embeddings = 262144;
+  c.rms_norm_eps = 1e-5;
+  c.final_norm = "model.final_layernorm";
+  c.layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
+                   {NormPlace::kMlpInput, "pre_ff_layernorm"}};
+  c.has_states = true;
+  return c;
+}
+
 void refuse_layer_lists(const ConfigReader& config, const char* other) {
   for (const char* key : {"layer_types", "layers_block_type"}) {
     if (!config.has(key)) continue;
@@ -77,7 +77,7 @@ BambaConfig parse_bamba_config(const Json& json) {
   const ConfigReader config(own);
   BambaConfig c;
   LlamaConfig& llama = c.llama;
-  llama = defaults();
+  llama = bamba_defaults();
   parse_common(config, llama);
   parse_default_padding_id(config, llama, 0);
   llama.num_key_value_heads = key_value_heads(config, llama, 8);

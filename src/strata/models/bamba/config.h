@@ -19,7 +19,9 @@ struct BambaConfig {
 // Errors: as parse_llama_config().
 BambaConfig parse_bamba_config(const Json& config);
 
-// Of this family and those whose reference is made of its classes: FormatError for lists of layers,
+// Of this family and Falcon-H1, whose reference is made of its classes.
+LlamaConfig bamba_defaults();
+// Of both: FormatError for lists of layers,
 // which it works out by itself and cannot set.
 void refuse_layer_lists(const ConfigReader& config, const char* other);
 

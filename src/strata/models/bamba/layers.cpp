@@ -3,10 +3,20 @@
 #include <fmt/format.h>
 
 #include "strata/models/llama/attention_mixer.h"
-#include "strata/models/llama/gated_feed_forward.h"
 #include "strata/models/mamba/mixer.h"
 
 namespace strata::models {
+
+GatedFeedForwardOptions bamba_mlp(const LlamaConfig& llama, int64_t index, at::ScalarType storage) {
+  return {.path = fmt::format("model.layers.{}.feed_forward", index),
+          .gate = "gate_proj",
+          .up = "up_proj",
+          .down = "down_proj",
+          .hidden_size = llama.hidden_size,
+          .intermediate_size = llama.intermediate_size,
+          .bias = llama.mlp_bias,
+          .storage = storage};
+}
 
 MakeDecoderLayer make_bamba_layers(const BambaConfig& config) {
   auto lanes = std::make_shared<nn::LaneTable>(nn::LaneTable::Kind::kPacked);
@@ -18,15 +28,7 @@ MakeDecoderLayer make_bamba_layers(const BambaConfig& config) {
     } else {
       mixer = std::make_unique<AttentionMixer>(llama, AttentionNames{}, index, storage, rope);
     }
-    auto mlp = std::make_unique<GatedFeedForward>(
-        GatedFeedForwardOptions{.path = fmt::format("model.layers.{}.feed_forward", index),
-                                .gate = "gate_proj",
-                                .up = "up_proj",
-                                .down = "down_proj",
-                                .hidden_size = llama.hidden_size,
-                                .intermediate_size = llama.intermediate_size,
-                                .bias = llama.mlp_bias,
-                                .storage = storage});
+    auto mlp = std::make_unique<GatedFeedForward>(bamba_mlp(llama, index, storage));
     return std::make_unique<MixerLayer>(llama, index, storage, std::move(mixer), std::move(mlp),
                                         ModuleOrder::kMlpNormsMixer);
   };

@@ -3,9 +3,13 @@
 #pragma once
 
 #include "strata/models/bamba/config.h"
+#include "strata/models/llama/gated_feed_forward.h"
 #include "strata/models/llama/model.h"
 
 namespace strata::models {
+
+// The MLP of layer `index`, that of Falcon-H1's, too.
+GatedFeedForwardOptions bamba_mlp(const LlamaConfig& llama, int64_t index, at::ScalarType storage);
 
 // Of one model: its layers share the lanes of a batch.
 MakeDecoderLayer make_bamba_layers(const BambaConfig& config);

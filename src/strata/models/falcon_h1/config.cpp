@@ -13,19 +13,10 @@ namespace strata::models {
 namespace {
 
 LlamaConfig defaults() {
-  LlamaConfig c;
+  LlamaConfig c = bamba_defaults();
   c.layer_class = "FalconH1DecoderLayer";
   c.architecture = "FalconH1ForCausalLM";
-  c.lora_targets = c.ia3_targets = {};  // PEFT has none
-  c.ia3_feedforward = {};
-  c.vocab_size = 128000;
-  c.intermediate_size = 14336;
   c.max_position_embeddings = 8192;
-  c.rms_norm_eps = 1e-5;
-  c.final_norm = "model.final_layernorm";
-  c.layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
-                   {NormPlace::kMlpInput, "pre_ff_layernorm"}};
-  c.has_states = true;
   return c;
 }
 

@@ -17,12 +17,6 @@ struct Lane {
   std::vector<size_t> documents;  // in order
 };
 
-int64_t chunk_size_for(int64_t longest) {
-  int64_t size = 1;
-  while (size < kMaxChunk && size < longest) size *= 2;
-  return size;
-}
-
 std::vector<Lane> fill_lanes(const std::vector<int64_t>& chunks) {
   std::vector<size_t> order(chunks.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -40,6 +34,12 @@ std::vector<Lane> fill_lanes(const std::vector<int64_t>& chunks) {
 }
 
 }  // namespace
+
+int64_t chunk_size_for(int64_t most_tokens) {
+  int64_t size = 1;
+  while (size < kMaxChunk && size < most_tokens) size *= 2;
+  return size;
+}
 
 DocumentLanes make_lanes(const std::vector<int64_t>& offsets, at::Device device) {
   std::vector<int64_t> lengths;

@@ -30,6 +30,9 @@ struct DocumentLanes {
   int64_t num_places() const { return num_lanes * num_chunks * chunk_size; }
 };
 
+// Tokens of a chunk where none of what it is made for has more than `most_tokens`: a power of two.
+int64_t chunk_size_for(int64_t most_tokens);
+
 // `offsets` as in Batch. Longest documents first, each into the first lane with room.
 DocumentLanes make_lanes(const std::vector<int64_t>& offsets, at::Device device);
 

@@ -11,7 +11,6 @@
 namespace strata::nn {
 namespace {
 
-constexpr int64_t kMaxChunk = 64;
 // Chunks of a lane follow each other in time: few, but enough to leave little of a lane empty.
 constexpr int64_t kLeastChunks = 8;
 
@@ -19,12 +18,6 @@ struct Lane {
   int64_t used = 0;               // tokens
   std::vector<size_t> documents;  // in order
 };
-
-int64_t chunk_size_for(int64_t num_tokens) {
-  int64_t size = 1;
-  while (size < kMaxChunk && size < num_tokens) size *= 2;
-  return size;
-}
 
 // Longest first, each into the emptiest lane. Requires: one lane, and as many tokens as lanes.
 std::vector<Lane> fill_lanes(const std::vector<int64_t>& lengths, int64_t num_lanes) {
