@@ -16,8 +16,9 @@ TEST(Float8, EveryPatternIsWhatLibtorchSays) {
     const float value = fp8_e4m3_to_float(static_cast<uint8_t>(i));
     const float known = expected[i].item<float>();
     EXPECT_EQ(std::isnan(value), std::isnan(known)) << i;
-    if (!std::isnan(known))
+    if (!std::isnan(known)) {
       EXPECT_EQ(std::bit_cast<uint32_t>(value), std::bit_cast<uint32_t>(known)) << i;
+    }
     EXPECT_EQ(std::isnan(kFp8Values[static_cast<size_t>(i)]), std::isnan(value)) << i;
   }
   EXPECT_TRUE(std::isnan(kFp8Values[0x7f]) && std::isnan(kFp8Values[0xff]));

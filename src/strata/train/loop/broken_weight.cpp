@@ -132,6 +132,7 @@ std::optional<BrokenWeight> find_broken_weight(shard::UnitStore& store) {
   constexpr std::array kValues = {"", "nan", "inf", "-inf"};
   BrokenWeight broken{.tensor = parameter.name(),
                       .value = kValues[static_cast<size_t>(found.kind)],
+                      .place = {},
                       .is_frozen = !parameter.requires_grad()};
   if (!parameter.quantization()) {
     broken.place = place_of(static_cast<int64_t>(found.element), parameter.shape());
