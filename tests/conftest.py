@@ -5,6 +5,8 @@ import sys
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# A thread that waits for others leaves them the processor: it would spin, beside many other tests.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 sys.path.insert(0, os.path.dirname(__file__))
 
 import pytest

@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 
+#include "leave.h"
 #include "strata/base/error.h"
 
 namespace strata {
@@ -20,12 +21,12 @@ inline int probe_main(int argc, int num_arguments, const char* usage,
     work();
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return error.exit_code();
+    leave(error.exit_code());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "internal: %s\n", error.what());
-    return 3;
+    leave(3);
   }
-  return 0;
+  leave(0);
 }
 
 }  // namespace strata

@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <string>
 
+#include "leave.h"
 #include "strata/base/json.h"
 
 namespace strata {
@@ -33,7 +33,7 @@ using Probing = std::function<int(const std::string& request, const std::string&
                             O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (file < 0 || ::dup2(file, descriptor) < 0) ::_exit(kNotStarted);
   }
-  std::exit(run(order.at("request"), order.at("output")));
+  leave(run(order.at("request"), order.at("output")));
 }
 
 inline int serve_probes(const Probing& run) {

@@ -12,6 +12,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "leave.h"
 #include "strata/base/error.h"
 #include "strata/hf/formats/safetensors.h"
 #include "strata/ops/quant/codebook.h"
@@ -124,7 +125,7 @@ int main(int argc, char** argv) {
     strata::run_probe(argv[1], argv[2]);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    return 1;
+    strata::leave(1);
   }
-  return 0;
+  strata::leave(0);
 }

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "leave.h"
 #include "strata/base/json.h"
 #include "strata/cli/command.h"
 #include "strata/launch/plan.h"
@@ -62,7 +63,7 @@ int open_to_append(const std::string& file) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  std::exit(strata::cli::run(static_cast<int>(words.size()), arguments.data()));
+  strata::leave(strata::cli::run(static_cast<int>(words.size()), arguments.data()));
 }
 
 int run_row(const Json& order) {
