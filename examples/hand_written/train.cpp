@@ -1,6 +1,7 @@
 // A training loop written by hand over the public headers: every weight of a checkpoint is trained
 // on the "text" column of a JSON lines file, sharded over all ranks (FULL_SHARD):
 //   strata launch --num_processes 2 --no_python build/release/hand_written MODEL TEXT.jsonl OUTPUT
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "strata/strata.h"

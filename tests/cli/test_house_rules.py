@@ -8,7 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TARGETS = """# A comment with strata_library(none DEPS strata_nobody).
 strata_library(base DEPS yaml-cpp)
 strata_library(report DEPS strata_base)
-add_library(strata_libtorch STATIC libtorch/precompiled.cpp)
+strata_library(libtorch TORCH)
 strata_library(hf)
 strata_library(ops TORCH)
 strata_library(train TORCH DEPS strata_base

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <exception>
 
+#include <ATen/ATen.h>
+
 #include "probe_main.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <system_error>
 
+#include <ATen/ATen.h>
+
 #include "strata/base/error.h"
 #include "strata/base/seconds_since.h"
 #include "strata/checkpoint/folders.h"

@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include <ATen/ATen.h>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/element_type.h"

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstring>
 
+#include <ATen/ATen.h>
+
 namespace strata::comm {
 
 OtherRankFailed::OtherRankFailed(const std::string& what, int rank)

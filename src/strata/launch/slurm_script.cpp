@@ -125,7 +125,9 @@ class Script {
                      job_.num_nodes * job_.ranks_per_node));
     line("  --main_process_ip \"$MASTER_ADDR\" --main_process_port \"$MASTER_PORT\"" +
          words(job_.launch_flags) + " \\");
-    line("  " + shell_word(job_.recipe) + words(job_.arguments) + " \"${resume[@]}\" &");
+    // An empty array is an unset variable to `set -u` of bash before 4.4.
+    line("  " + shell_word(job_.recipe) + words(job_.arguments) +
+         " ${resume[@]+\"${resume[@]}\"} &");
     line("step=$!");
   }
 

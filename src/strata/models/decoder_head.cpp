@@ -1,5 +1,7 @@
 #include "strata/models/decoder_head.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/models/reward_head.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/reward_loss.h"

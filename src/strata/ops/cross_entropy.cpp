@@ -2,6 +2,8 @@
 // cross_entropy_cpu.cpp and cross_entropy_cuda.cu.
 #include "strata/ops/cross_entropy.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/base/activity_timer.h"
 #include "strata/base/labels.h"
 #include "strata/libtorch/planned_device.h"

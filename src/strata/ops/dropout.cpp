@@ -2,6 +2,8 @@
 // dropout_cuda.cu.
 #include "strata/ops/dropout.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/base/activity_timer.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"

@@ -2,6 +2,8 @@
 // rms_norm_cuda.cu.
 #include "strata/ops/rms_norm.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"

@@ -2,6 +2,8 @@
 // square_sum_cuda.cu.
 #include "strata/ops/square_sum.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/current_stream.h"

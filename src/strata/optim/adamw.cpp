@@ -3,6 +3,8 @@
 #include <cmath>
 #include <regex>
 
+#include <ATen/ATen.h>
+
 #include "strata/ops/adamw.h"
 #include "strata/ops/square_sum.h"
 #include "strata/shard/segments.h"

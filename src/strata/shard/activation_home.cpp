@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "strata/base/error.h"

@@ -1,5 +1,6 @@
 #include "strata/shard/home_file.h"
 
+#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 

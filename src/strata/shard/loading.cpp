@@ -1,5 +1,7 @@
 #include "strata/shard/loading.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/hf/fp8.h"

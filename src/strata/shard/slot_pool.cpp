@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <ATen/ATen.h>
+
 #include "strata/libtorch/memory_kind.h"
 
 namespace strata::shard {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/ATen.h>
+
 #include "strata/base/error.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"

@@ -1,6 +1,7 @@
 // Oracle: what each rank must know of the others, by hand. Ranks are threads of this process.
 #include "strata/comm/agreement.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <string>

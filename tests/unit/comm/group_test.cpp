@@ -2,6 +2,7 @@
 // are threads of this process, each with its own connection.
 #include "strata/comm/group.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

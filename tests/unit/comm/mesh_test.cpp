@@ -1,6 +1,7 @@
 // Oracle: the ranks of each row and column, by hand. Ranks are threads of this process.
 #include "strata/comm/mesh.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "on_ranks.h"

@@ -2,6 +2,7 @@
 // this process.
 #include "strata/comm/shm_group.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -2,6 +2,7 @@
 // with its own connection.
 #include "strata/comm/group.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

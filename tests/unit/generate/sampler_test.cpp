@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "strata/base/error.h"

@@ -1,6 +1,7 @@
 // Oracle: the same optimizer with everything in memory, to the bit.
 #include <fstream>
 
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // Oracle: the tensors that were sent, to the bit; the same training step with its inputs kept.
 #include "strata/shard/activation_home.h"
 
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // Oracle: the same store with its homes in memory; the bytes of the file itself.
 #include "strata/shard/home_file.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"

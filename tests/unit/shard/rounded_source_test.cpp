@@ -1,6 +1,7 @@
 // Oracle: the whole tensor rounded at once, to the bit.
 #include "strata/shard/rounded_source.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 namespace strata::shard {

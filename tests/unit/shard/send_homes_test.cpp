@@ -1,5 +1,6 @@
 // Oracle: fill_homes() with the same source on every rank, to the bit; bytes computed from the
 // layout, beside what the transport counted. Ranks are threads.
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

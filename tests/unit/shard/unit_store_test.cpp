@@ -2,6 +2,7 @@
 // values written whole and read back through gather.
 #include "strata/shard/unit_store.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "strata/base/error.h"

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <ATen/ATen.h>
+
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/attention/attention_arguments.h"

@@ -1,6 +1,8 @@
 // Optimizer state in 8 bits: checks. Never: a kernel.
 #include "strata/ops/quant/dynamic.h"
 
+#include <ATen/ATen.h>
+
 #include "strata/ops/adamw.h"
 #include "strata/ops/check.h"
 #include "strata/ops/current_stream.h"

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <string_view>
 
+#include <ATen/ATen.h>
+
 namespace strata::train {
 namespace {
 

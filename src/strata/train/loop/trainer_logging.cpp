@@ -1,5 +1,6 @@
 // What the training loop tells: sums since the last log, evaluations, the machine's readings, the
 // state that checkpoints and results carry.
+#include <ATen/ATen.h>
 #include <sys/resource.h>
 
 #include <fmt/format.h>

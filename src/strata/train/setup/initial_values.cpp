@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "strata/adapters/lora_init.h"

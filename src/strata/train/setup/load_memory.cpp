@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "strata/memory/device_probe.h"

@@ -1,1 +1,0 @@
-#include "strata/libtorch/precompiled.h"

@@ -1,0 +1,7 @@
+// `tensor` of strata/libtorch/precompiled, and the test framework. Never: declarations.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strata/libtorch/precompiled/tensor.h"
