@@ -1,12 +1,9 @@
 """Checkpoints whose linear layers are whole numbers, as published ones are, and what they come to: by compressed-tensors' own
-code, and for GPTQ and AWQ by what their programs do, step by step."""
+code (where that is there), and for GPTQ and AWQ by what their programs do, step by step."""
 
 import json
 
 import torch
-from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
-from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
-from compressed_tensors.quantization import QuantizationScheme
 from safetensors.torch import load_file, save_file
 
 from fp8_files import is_linear
@@ -59,6 +56,8 @@ def parts_of(module, weight, method, bits, group, is_symmetric, has_order, dtype
     groups_of = order_of(columns, groups) if has_order else torch.arange(columns) // size
     codes, scales, zeros = rounded(weight, bits, groups_of, is_symmetric, dtype)
     if method == "compressed-tensors":
+        from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+
         offset = 2 ** (bits - 1)
         parts = {"weight_packed": pack_to_int32((codes - offset).to(torch.int8), bits), "weight_scale": scales,
                  "weight_shape": torch.tensor([rows, columns])}
@@ -131,6 +130,9 @@ def of_awq(parts, group):
 def of_packed(parts, group):
     order = parts.pop("weight_g_idx", None)
     if order is None:
+        from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+        from compressed_tensors.quantization import QuantizationScheme
+
         scheme = QuantizationScheme(**{key: group.get(key) for key in ("targets", "weights")})
         return PackedQuantizationCompressor.decompress(parts, scheme)["weight"]
     # Columns in an order, which its releases until 2026 knew.

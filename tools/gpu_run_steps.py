@@ -58,6 +58,7 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "fp8": (["fp8", "--bf16", "false"], 1e-4),
             "fp8-lora": (["fp8", "--bf16", "true", "--use_peft", "true", "--lora_target_modules", "all-linear"], 2e-2),
             "fp8-nf4": (["fp8", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
+            "gptq-lora": (["gptq", "--bf16", "true", "--use_peft", "true", "--lora_target_modules", "all-linear"], 2e-2),
             "delta-rule": (["delta-rule", "--bf16", "false"], 1e-4),
             "delta-rule-bf16": (["delta-rule", "--bf16", "true"], 2e-2),
             "latents": (["latents", "--bf16", "false"], 1e-4),

@@ -14,6 +14,7 @@ from gpu_check import ROOT, last_lines
 def tiny_inputs(check):
     sys.path.insert(0, str(ROOT / "tests"))
     import fp8_files
+    import int_files
     import tiny_llama
 
     folder = check.folder / "tiny"
@@ -26,6 +27,8 @@ def tiny_inputs(check):
             tiny_llama.save_model(folder / name, **config)
         tiny_llama.save_model(folder / "fp8", **tiny_llama.WIDE, dtype="bfloat16")
         fp8_files.store_in_fp8(folder / "fp8", (16, 8))
+        tiny_llama.save_model(folder / "gptq", **{**tiny_llama.WIDE, "intermediate_size": 80}, dtype="bfloat16")
+        int_files.store_in_ints(folder / "gptq", has_order=True)
         # Blocks of 32 values in both directions.
         tiny_llama.save_model(folder / "gpt-oss-mxfp4", **{**tiny_llama.GPT_OSS, "hidden_size": 64, "intermediate_size": 96},
                               dtype="bfloat16")
@@ -39,7 +42,7 @@ def tiny_inputs(check):
 OWN_FOLDER = "{own folder}"
 # What a run's words may begin with: its recipe, and the model and data of tiny_inputs().
 JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs"),
-        **{name: ("sft", name, "data") for name in ("gpt-oss", "gpt-oss-mxfp4", "fp8", "delta-rule", "latents", "state-space",
+        **{name: ("sft", name, "data") for name in ("gpt-oss", "gpt-oss-mxfp4", "fp8", "gptq", "delta-rule", "latents", "state-space",
                                                     "convolution", "chunks")},
         "reward": ("reward", "model", "pairs")}
 

@@ -111,11 +111,11 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_trains_as_the_decoded_copy(inputs, tmp_path, name):
-    """To the bit, from the copy in the type of the run."""
+    """To the bit, from the copy in the type of the run, by products of our own: MKL multiplies few rows by plain weights alone."""
     world, settings = RUNS[name]
     tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **tiny_llama.WIDE)
     folder = store_in_fp8(tmp_path / "model", (16, 48))
-    settings = dict(dict(max_steps=3, learning_rate=1e-2), **settings)
+    settings = dict(dict(max_steps=3, learning_rate=1e-2, full_determinism=True), **settings)
     if settings.get("use_peft"):
         settings = dict(lora_target_modules="all-linear", lora_r=3) | settings
     copy = save_decoded(folder, tmp_path / "copy", getattr(torch, settings.get("dtype", "float32").replace("auto", "bfloat16")))

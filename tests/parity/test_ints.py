@@ -1,5 +1,5 @@
 """Oracle: transformers' models of checkpoints that compressed-tensors packed, which it decodes as it loads them; what the programs of
-GPTQ and AWQ decode, step by step (tests/int_files.py); runs over the decoded copy, to the bit."""
+GPTQ and AWQ decode, step by step (tests/int_files.py); runs over the decoded copy, to the bit, also where weights stay in integers."""
 
 import json
 import re
@@ -61,6 +61,7 @@ KINDS = {
     "awq": dict(method="awq"), "awq_of_rows": dict(method="awq", group=-1),
     "packed": dict(PACKED, is_symmetric=True), "packed_zeros": PACKED, "packed_rows": dict(PACKED, group=-1, bits=8),
     "packed_in_an_order": dict(PACKED, is_symmetric=True, has_order=True), "packed_fp32": dict(PACKED, group=8, scale_type=torch.float32),
+    "gptq_of_short_groups": dict(group=24),
 }
 
 
@@ -89,7 +90,13 @@ RUNS = {
     "whole_in_its_own": ("packed", 1, dict(dtype="auto")),
     "rank_0_reads": ("gptq_in_an_order", 2, dict(fsdp_cpu_ram_efficient_loading=True)),
     "offloaded": ("packed_zeros", 2, dict(fsdp_offload_params=True)),
+    "lora": ("gptq_in_an_order", 1, dict(use_peft=True)),
     "lora_on_3": ("awq", 3, dict(use_peft=True, gradient_checkpointing=True)),
+    "lora_in_an_order_on_3": ("gptq_in_an_order", 3, dict(use_peft=True, dtype="bfloat16")),
+    "lora_of_short_groups": ("gptq_of_short_groups", 2, dict(use_peft=True, fsdp_offload_params=True, dtype="float16")),
+    "lora_of_rows": ("awq_of_rows", 2, dict(use_peft=True, fsdp_cpu_ram_efficient_loading=True)),
+    "lora_of_2_bits": ("gptq_of_2_bits", 2, dict(use_peft=True)),
+    "lora_of_decoded": ("packed_zeros", 2, dict(use_peft=True, int_dequantize=True)),
     "lora_in_bfloat16": ("packed", 2, dict(use_peft=True, bf16=True, dtype="bfloat16")),
     "lora_replicas": ("gptq", 2, dict(use_peft=True, sharding_strategy="NO_SHARD", dtype="float16")),
     "dora": ("packed_rows", 1, dict(use_peft=True, use_dora=True, dtype="bfloat16")),
@@ -105,20 +112,66 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_trains_as_the_decoded_copy(inputs, tmp_path, name):
+    """To the bit by products of our own: MKL multiplies few rows by plain weights alone."""
     kind, world, settings = RUNS[name]
     tiny_llama.save_model(tmp_path / "model", **SIZES)
     folder = store_in_ints(tmp_path / "model", **KINDS[kind])
     copy = save_decoded(folder, tmp_path / "copy")
-    settings = dict(dict(max_steps=3, learning_rate=1e-2), **settings)
+    settings = dict(dict(max_steps=3, learning_rate=1e-2, full_determinism=True), **settings)
     if settings.get("use_peft"):
         settings = dict(lora_target_modules="all-linear", lora_r=3) | settings
     runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / out, **settings), world)
             for base, out in ((folder, "ints"), (copy, "plain"))]
     assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) > 1
+    stays = settings.get("use_peft") and not {"load_in_4bit", "load_in_8bit", "int_dequantize", "init_lora_weights"} & settings.keys()
+    said = "14 matrices stay so, frozen" if stays and kind != "gptq_of_2_bits" else "decoded as it is read"
+    assert "base in integers: " + said in runs[0].text and " others (of " not in runs[0].text, runs[0].text
     file = "adapter_model.safetensors" if settings.get("use_peft") else "model.safetensors"
     results = [load_file(run.folder / file) for run in runs]
     assert results[0].keys() == results[1].keys()
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+LORA = dict(use_peft=True, lora_target_modules="all-linear", lora_r=3)
+FIVE_EXPERTS = dict(tiny_llama.QWEN3_MOE, hidden_size=40, head_dim=8, moe_intermediate_size=24)
+
+
+@pytest.mark.parametrize("form,sizes", [(dict(PACKED, group=7), SEVENS), (dict(PACKED, group=8, is_symmetric=True), FIVE_EXPERTS)], ids=["odd_rows", "experts"])
+def test_other_shapes_stay_so(inputs, tmp_path, form, sizes):
+    """Rows that end inside a byte, and groups inside a row; experts, whose rows the copy sums up in one product."""
+    tiny_llama.save_model(tmp_path / "model", **dict(sizes, dtype="bfloat16"))
+    folder = store_in_ints(tmp_path / "model", **form)
+    copy = save_decoded(folder, tmp_path / "copy")
+    flags = dict(LORA, lora_target_modules=["q_proj", "o_proj"], max_steps=3, learning_rate=1e-2, full_determinism=True)
+    runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / out, **flags), 2) for base, out in ((folder, "ints"), (copy, "plain"))]
+    assert re.search(r"base in integers: \d+ matrices stay so", runs[0].text)
+    assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-6) and len(set(runs[0].losses)) > 1
+    assert "experts" in str(sizes) or runs[0].losses == runs[1].losses
+
+
+def test_layers_of_several_forms(inputs, tmp_path):
+    """8 bits stay so, 2 do not, and are told."""
+    tiny_llama.save_model(tmp_path / "model", **SIZES)
+    store_in_ints(tmp_path / "model", bits=8, takes=lambda name: name.endswith("up_proj.weight"))
+    store_in_ints(tmp_path / "model", bits=2, takes=lambda name: name.endswith("down_proj.weight"))
+    folder = store_in_ints(tmp_path / "model", dynamic={"+:.*up_proj": {"bits": 8}, "+:.*down_proj": {"bits": 2}})
+    runs = [run_strata(base_flags(folder, inputs.data("messages"), tmp_path / name, **LORA, learning_rate=1e-2, max_steps=2, full_determinism=True, **more), 2)
+            for name, more in (("kept", {}), ("decoded", dict(int_dequantize=True)))]
+    assert "base in integers: 12 matrices stay so, frozen" in runs[0].text and "; 2 others (of 2 bits" in runs[0].text, runs[0].text
+    assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) > 1
+
+
+def test_dpo_and_a_resumed_run_over_what_stays_in_integers(inputs, tmp_path):
+    """What is saved knows nothing of the base's form in memory, nor does the reference's table."""
+    tiny_llama.save_model(tmp_path / "model", **SIZES)
+    folder = store_in_ints(tmp_path / "model", **KINDS["gptq_in_an_order"])
+    copy = save_decoded(folder, tmp_path / "copy")
+    flags = dict(LORA, learning_rate=1e-2, save_strategy="steps", save_steps=2, lr_scheduler_type="constant", full_determinism=True)
+    whole = run_strata(base_flags(copy, inputs.data("preference"), tmp_path / "copied", max_steps=4, **flags), 2, recipe="dpo")
+    for steps, more in ((2, {}), (4, dict(resume_from_checkpoint="true", int_dequantize=True))):
+        rest = run_strata(base_flags(folder, inputs.data("preference"), tmp_path / "pairs", max_steps=steps, **flags, **more), 2, recipe="dpo")
+    assert rest.losses[-2:] == whole.losses[-2:]
+    assert "resuming from" in rest.text and "reference: log-probabilities" not in rest.text and "matrices stay so" not in rest.text
 
 
 def base_of(run):
@@ -404,13 +457,16 @@ def test_other_forms_are_refused(inputs, tmp_path, entry, message, command):
     assert message in strata("plan", "--device", "cpu", *flag_words(flags), code=2)
 
 
-LORA = dict(use_peft=True, lora_target_modules="all-linear", lora_r=3)
+PLANNED = {"lora": ("gptq", LORA), "order": ("gptq_in_an_order", LORA), "awq": ("awq", LORA), "symmetric": ("packed", LORA), "rows": ("packed_rows", LORA),
+           "2_bits": ("gptq_of_2_bits", LORA), "decoded": ("gptq", dict(LORA, int_dequantize=True)), "nf4": ("gptq", dict(LORA, load_in_4bit=True)),
+           "whole": ("gptq", {})}
 
 
-@pytest.mark.parametrize("flags", [dict(LORA), dict(LORA, load_in_4bit=True), {}], ids=["lora", "nf4", "whole"])
-def test_a_plan_needs_no_files(inputs, tmp_path, flags):
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_needs_no_files(inputs, tmp_path, name):
+    kind, flags = PLANNED[name]
     tiny_llama.save_model(tmp_path / "model", **SIZES)
-    folder = store_in_ints(tmp_path / "model")
+    folder = store_in_ints(tmp_path / "model", **KINDS[kind])
     words = flag_words(base_flags(folder, inputs.data("messages"), tmp_path / "out", **flags))
     plans = []
     for is_there in (True, False):
@@ -420,3 +476,32 @@ def test_a_plan_needs_no_files(inputs, tmp_path, flags):
         if is_there:
             (folder / "model.safetensors").unlink()
     assert plans[0] == plans[1] and any(line.startswith("parameters ") for line in plans[0])
+
+
+@pytest.mark.parametrize("kind", ["gptq_in_an_order", "packed", "gptq_of_8_bits"])
+def test_what_is_kept_takes_its_bits(inputs, tmp_path, kind):
+    """Words and scales as in the file, a byte for each zero and four for each column's place in an order."""
+    tiny_llama.save_model(tmp_path / "model", dtype="bfloat16", **dict(tiny_llama.WIDE, hidden_size=256, intermediate_size=512))
+    folder = store_in_ints(tmp_path / "model", **KINDS[kind] | dict(group=128))
+    kept = decoded_bytes = 0
+    for name, part in load_file(folder / "model.safetensors").items():
+        if name.endswith(("qweight", "weight_packed", "scales", "weight_scale")):
+            kept += part.nbytes
+        if name.endswith("scales"):
+            kept += part.numel()
+        if name.endswith("g_idx") and "order" in kind:
+            kept += part.nbytes
+        if name.endswith(("qweight", "weight_packed")):
+            decoded_bytes += 2 * part.numel() * (4 if "8_bits" in kind else 8)
+    sizes = {}
+    for name, flags in (("kept", {}), ("decoded", dict(int_dequantize=True))):
+        words = flag_words(base_flags(folder, inputs.data("messages"), tmp_path / "out", dtype="bfloat16", **LORA, **flags))
+        sizes[name] = float(re.search(r"^peak .*parameters ([\d.]+) MB", strata("plan", "--device", "cpu", *words), re.M).group(1))
+    assert sizes["decoded"] - sizes["kept"] == pytest.approx((decoded_bytes - kept) / 1e6, abs=0.02)
+    assert kept < decoded_bytes * (0.54 if "8_bits" in kind else 0.29)
+
+
+def test_a_flag_that_decodes_nothing_is_told(inputs, tmp_path):
+    tiny_llama.save_model(tmp_path / "model", **tiny_llama.PLAIN)
+    run = run_strata(base_flags(tmp_path / "model", inputs.data("messages"), tmp_path / "out", max_steps=1, int_dequantize=True))
+    assert "int_dequantize: has no effect; the checkpoint holds nothing in integers" in run.text

@@ -73,6 +73,7 @@ struct QuantizationConfig {
   std::vector<std::string> llm_int8_skip_modules;
   bool mxfp4_dequantize = false;  // decode what the checkpoint holds in MXFP4 while it is read
   bool fp8_dequantize = false;    // the same of fp8
+  bool int_dequantize = false;    // and of whole numbers (GPTQ, AWQ, compressed-tensors)
 };
 
 struct LoraConfig {

@@ -12,14 +12,6 @@ namespace {
 
 constexpr int64_t kWholeRow = 0;
 
-// Kimi K2.5's lies beside its language model's keys.
-const Json* entry_of(const Json& model_config) {
-  const Json* entry = value_of(model_config, "quantization_config");
-  if (entry != nullptr) return entry;
-  const Json* text = value_of(model_config, "text_config");
-  return text == nullptr ? nullptr : value_of(*text, "quantization_config");
-}
-
 std::string in_small_letters(std::string text) {
   std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
   return text;
@@ -101,8 +93,10 @@ IntForm of_gptq(const Json& entry) {
   IntForm form{.layout = IntLayout::kGptq,
                .zeros_are_less = in_small_letters(text_of(entry, format)) != "gptq_v2",
                .schemes = {}};
-  form.schemes.push_back(
-      {.bits = bits_of(entry, "", "bits"), .group = group_of(entry, "", "group_size", 128)});
+  const Json* by_activations = value_of(entry, "desc_act");
+  form.schemes.push_back({.bits = bits_of(entry, "", "bits"),
+                          .group = group_of(entry, "", "group_size", 128),
+                          .has_order = by_activations != nullptr && *by_activations == true});
   add_dynamic(entry, form);
   return form;
 }
@@ -133,7 +127,8 @@ IntScheme scheme_of_group(const std::string& prefix, const Json& weights) {
   const Json* symmetric = value_of(weights, "symmetric");
   IntScheme scheme{.bits = bits_of(weights, prefix, "num_bits"),
                    .group = group_of(weights, prefix, "group_size", kWholeRow),
-                   .is_symmetric = symmetric == nullptr || *symmetric != false};
+                   .is_symmetric = symmetric == nullptr || *symmetric != false,
+                   .has_order = in_small_letters(text_of(weights, "actorder")) == "group"};
   const std::string strategy = in_small_letters(text_of(weights, "strategy"));
   const bool is_known = strategy.empty() ? value_of(weights, "strategy") == nullptr
                                          : strategy == "group" || strategy == "channel";
@@ -172,7 +167,7 @@ IntForm of_compressed_tensors(const Json& entry) {
 }  // namespace
 
 bool announces_ints(const Json& model_config) {
-  const Json* entry = entry_of(model_config);
+  const Json* entry = quantization_entry(model_config);
   if (entry == nullptr || !entry->is_object()) return false;
   const std::string method = text_of(*entry, "quant_method");
   if (method == "gptq" || method == "awq") return true;
@@ -180,7 +175,7 @@ bool announces_ints(const Json& model_config) {
 }
 
 IntForm read_int_form(const Json& model_config) {
-  const Json& entry = *entry_of(model_config);
+  const Json& entry = *quantization_entry(model_config);
   const std::string method = text_of(entry, "quant_method");
   if (method == "compressed-tensors") return of_compressed_tensors(entry);
   return method == "awq" ? of_awq(entry) : of_gptq(entry);

@@ -20,6 +20,7 @@ struct IntScheme {
   int64_t bits;               // of a code
   int64_t group;              // columns that share a scale; 0: all of a row
   bool is_symmetric = false;  // the middle of the codes means zero, and no file says so
+  bool has_order = false;     // columns of a group lie apart; of each weight its tensors decide
 };
 
 struct IntForm {

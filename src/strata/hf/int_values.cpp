@@ -1,7 +1,6 @@
 #include "strata/hf/int_values.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
@@ -11,9 +10,6 @@
 
 namespace strata::hf {
 namespace {
-
-// AWQ: where in a word the code of each of 8 rows lies.
-constexpr std::array<int64_t, 8> kPlaces = {0, 4, 1, 5, 2, 6, 3, 7};
 
 // Up to so many bits each code's value is worked out once for all columns of a group.
 constexpr int64_t kBitsOfTable = 4;
@@ -80,7 +76,7 @@ IntValues::Line IntValues::line_of(int64_t row) const {
               .stride = weight_.rows >> shift,
               .shift = 0,
               .mask = 0,
-              .place = kPlaces[static_cast<size_t>(row & inside)]};
+              .place = IntWeight::kAwqPlaces[static_cast<size_t>(row & inside)]};
     case IntLayout::kCompressed:
       break;
   }
@@ -88,23 +84,23 @@ IntValues::Line IntValues::line_of(int64_t row) const {
   return {.first = row * words, .stride = 1, .shift = shift, .mask = inside, .place = 0};
 }
 
-uint32_t IntValues::zero(int64_t row, int64_t group) const {
+int32_t IntValues::zero(int64_t row, int64_t group) const {
   const int64_t words = weight_.rows >> words_shift_, word = row >> words_shift_;
   const int64_t place = row & (weight_.per_word() - 1);
-  const int64_t middle = int64_t{1} << (weight_.bits - 1);
+  const auto middle = static_cast<int32_t>(weight_.middle());
   if (weight_.layout == IntLayout::kAwq) {
-    return field(zeros_, group * words + word, kPlaces[static_cast<size_t>(place)]);
+    const int64_t of_row = IntWeight::kAwqPlaces[static_cast<size_t>(place)];
+    return static_cast<int32_t>(field(zeros_, group * words + word, of_row));
   }
   if (weight_.layout == IntLayout::kGptq) {
-    const auto stored = static_cast<int64_t>(field(zeros_, group * words + word, place));
-    return static_cast<uint32_t>((stored + (weight_.zeros_are_less ? 1 : 0)) & (2 * middle - 1));
+    const auto stored = static_cast<int32_t>(field(zeros_, group * words + word, place));
+    return (stored + (weight_.zeros_are_less ? 1 : 0)) & (2 * middle - 1);
   }
-  if (zeros_ == nullptr) return static_cast<uint32_t>(middle);
+  if (zeros_ == nullptr) return middle;
   if (weight_.zeros->dtype == DType::kI32) {
-    return field(zeros_, word * weight_.groups + group, place);
+    return static_cast<int32_t>(field(zeros_, word * weight_.groups + group, place));
   }
-  const auto with_sign = static_cast<int8_t>(zeros_[row * weight_.groups + group]);
-  return static_cast<uint32_t>(with_sign + middle);
+  return static_cast<int8_t>(zeros_[row * weight_.groups + group]) + middle;
 }
 
 float IntValues::scale(int64_t row, int64_t group) const {
@@ -126,7 +122,7 @@ void IntValues::describe(int64_t row, Row& values) const {
   values.zeros.resize(groups);
   values.scales.resize(groups);
   for (size_t g = 0; g < groups; ++g) {
-    values.zeros[g] = static_cast<float>(static_cast<int32_t>(zero(row, static_cast<int64_t>(g))));
+    values.zeros[g] = static_cast<float>(zero(row, static_cast<int64_t>(g)));
     values.scales[g] = scale(row, static_cast<int64_t>(g));
   }
   if (weight_.bits > kBitsOfTable) return;

@@ -21,6 +21,11 @@ class IntValues {
   // the scales.
   void read(int64_t begin, std::span<float> out) const;
 
+  // The code that means zero in a group of a row; old files may name one that is no code.
+  int32_t zero(int64_t row, int64_t group) const;
+  // Of each column its group.
+  const std::vector<int32_t>& groups() const { return groups_; }
+
  private:
   // Zeros and scales of a row, and, of few bits, what each code of a group comes to.
   struct Row;
@@ -33,7 +38,6 @@ class IntValues {
   void describe(int64_t row, Row& values) const;
   void read_row(const Row& values, int64_t row, int64_t column, std::span<float> out) const;
   Line line_of(int64_t row) const;
-  uint32_t zero(int64_t row, int64_t group) const;
   float scale(int64_t row, int64_t group) const;
   uint32_t field(const std::byte* words, int64_t word, int64_t place) const;
   float rounded(float value) const;

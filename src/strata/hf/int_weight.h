@@ -3,6 +3,7 @@
 // Source: GPTQModel and AutoAWQ, pack() of their layers; compressed-tensors pack_quantized.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -21,6 +22,9 @@ namespace strata::hf {
 //   AWQ       [columns, rows / per]     [groups, rows]  [groups, rows / per]
 //   packed    [rows, columns / per]     [rows, groups]  [rows / per, groups]      [columns]
 struct IntWeight {
+  // AWQ: where in a word the code of each of 8 rows lies.
+  static constexpr std::array<int64_t, 8> kAwqPlaces = {0, 4, 1, 5, 2, 6, 3, 7};
+
   IntLayout layout;
   int64_t bits;
   bool zeros_are_less;       // by one
@@ -33,6 +37,7 @@ struct IntWeight {
   int64_t group, groups;  // columns that share a scale; their number
 
   int64_t per_word() const { return 32 / bits; }
+  int64_t middle() const { return int64_t{1} << (bits - 1); }  // of all codes
   // The type of a copy in plain weights: code less zero times scale is rounded to it.
   DType dtype() const { return scales->dtype; }
   std::vector<int64_t> dims() const { return {rows, columns}; }

@@ -13,6 +13,13 @@ const Json* value_of(const Json& json, const char* key) {
   return found == json.end() || found->is_null() ? nullptr : &*found;
 }
 
+const Json* quantization_entry(const Json& model_config) {
+  const Json* entry = value_of(model_config, "quantization_config");
+  if (entry != nullptr) return entry;
+  const Json* text = value_of(model_config, "text_config");
+  return text == nullptr ? nullptr : value_of(*text, "quantization_config");
+}
+
 std::string text_of(const Json& json, const char* key) {
   const Json* value = value_of(json, key);
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";

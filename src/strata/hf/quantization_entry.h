@@ -13,6 +13,10 @@ namespace strata::hf {
 // null where the key is missing or null.
 const Json* value_of(const Json& json, const char* key);
 
+// config.json's quantization_config; null where it has none. Kimi K2.5's is one of its language
+// model's keys.
+const Json* quantization_entry(const Json& model_config);
+
 // "" for what is no text.
 std::string text_of(const Json& json, const char* key);
 

@@ -7,8 +7,8 @@ using ops::quant::Kind;
 
 Kind kind_of(const nn::Parameter& parameter) { return parameter.quantization()->format.kind; }
 
-// What the reference counts: of bitsandbytes without scales; of MXFP4 and fp8 scales are weights,
-// too.
+// What the reference counts: of bitsandbytes without scales; of MXFP4, fp8 and whole numbers scales
+// are weights, too.
 int64_t code_bytes(const nn::Parameter& parameter) {
   switch (kind_of(parameter)) {
     case Kind::kInt8:
@@ -16,6 +16,7 @@ int64_t code_bytes(const nn::Parameter& parameter) {
     case Kind::kMxfp4:
       return parameter.numel() / 2 + parameter.numel() / ops::quant::kMxfp4Block;
     case Kind::kFp8:
+    case Kind::kInts:
       return parameter.stored_numel();
     default:
       return (parameter.numel() + 1) / 2;

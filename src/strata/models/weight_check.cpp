@@ -74,6 +74,12 @@ void check_shape(const hf::ModelFolder& folder, const hf::TensorInfo& info,
         "{}: tensor \"{}\": found plain values, expected fp8; give all ranks one checkpoint",
         folder.file_of(info).path().filename().string(), info.name);
   }
+  if (quantization && quantization->format.kind == ops::quant::Kind::kInts) {
+    throw FormatError(
+        "{}: tensor \"{}\": found plain values, expected whole numbers; give all ranks one "
+        "checkpoint",
+        folder.file_of(info).path().filename().string(), info.name);
+  }
   std::vector<int64_t> shape = info.shape;
   if (const auto stored = hf::find_quantized_weight(folder, info.name)) {
     check_codes(folder, *stored, parameter);

@@ -11,6 +11,7 @@
 
 #include "strata/ops/adamw_factors.h"
 #include "strata/ops/kernel_arguments.h"
+#include "strata/ops/quant/int_groups.h"
 
 struct CUstream_st;
 
@@ -110,10 +111,11 @@ struct MatrixCodes {
   int block_shift;                  // log2 of the elements that share a scale, 5 or more; 4 bits
   int64_t tile_rows, tile_columns;  // fp8
   int64_t tiles_across;             // fp8: tiles of a row of them
-  Element through;                  // fp8: values are rounded to it
+  Element through;                  // fp8 and whole numbers: values are rounded to it
   int64_t rows, columns;            // both at most 2^31 - 2^11
   const uint8_t* codes;
   const float* scales;
+  IntGroups ints;   // whole numbers, which have no `scales` but theirs
   float table[16];  // what 4-bit codes stand for
 };
 void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
@@ -11,8 +12,10 @@
 #include "strata/comm/agreement.h"
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_codes.h"
 #include "strata/hf/int_weight.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/models/int_weights.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/fp8_loading.h"
@@ -54,6 +57,46 @@ struct Stretch {
   bool is_mapped = true;
 };
 
+// Whole numbers of a file in the order in which they rest, and what goes with them.
+struct IntParts {
+  IntParts(const hf::ModelFolder& from, const hf::IntWeight& of)
+      : folder(from),
+        weight(of),
+        codes(from, of),
+        scales(codes.scales()),
+        zeros(codes.zeros()),
+        order(codes.order()) {}
+
+  // Bytes [begin, begin + count) of the codes, row after row. Elements that follow each other lie
+  // all over the words of GPTQ and AWQ: rows are taken some at a time.
+  void read_codes(int64_t begin, int64_t count, uint8_t* to) const {
+    constexpr int64_t kRowsAtOnce = 64;  // whole words of AWQ
+    const int64_t bytes = codes.row_bytes(), end = begin + count;
+    const int64_t first = begin / bytes / kRowsAtOnce, last = (end + bytes - 1) / bytes;
+    const int64_t parts = (last + kRowsAtOnce - 1) / kRowsAtOnce;
+    at::parallel_for(first, parts, /*grain_size=*/1, [&](int64_t from, int64_t until) {
+      std::vector<uint8_t> rows;
+      for (int64_t part = from; part < until; ++part) {
+        const int64_t row = part * kRowsAtOnce;
+        const int64_t num_rows = std::min(kRowsAtOnce, weight.rows - row);
+        rows.resize(static_cast<size_t>(num_rows * bytes));
+        codes.read_rows(row, rows);
+        const int64_t low = std::max(begin, row * bytes);
+        const int64_t high = std::min(end, (row + num_rows) * bytes);
+        std::memcpy(to + (low - begin), rows.data() + (low - row * bytes),
+                    static_cast<size_t>(high - low));
+      }
+    });
+  }
+
+  const hf::ModelFolder& folder;
+  hf::IntWeight weight;
+  hf::IntCodes codes;
+  std::vector<std::byte> scales;
+  std::vector<int8_t> zeros;
+  std::vector<int32_t> order;
+};
+
 // Codes, scales and second-level scales of a serialised weight, where layout_of() puts them.
 class StoredCodes {
  public:
@@ -77,6 +120,16 @@ class StoredCodes {
         ops::quant::fp8_format(weight.tile_rows, weight.tile_columns), weight.rows, weight.columns);
     stretches_ = {{0, folder.bytes(*weight.codes)},
                   {layout.scales, std::as_bytes(std::span(converted_)), /*is_mapped=*/false}};
+  }
+  StoredCodes(const hf::ModelFolder& folder, const hf::IntWeight& weight,
+              const ops::quant::Format& format)
+      : mean_(0), ints_(std::in_place, folder, weight) {
+    const Layout layout = ops::quant::layout_of(format, weight.rows, weight.columns);
+    num_int_codes_ = layout.num_codes;
+    stretches_ = {
+        {layout.scales, std::span<const std::byte>(ints_->scales), /*is_mapped=*/false},
+        {layout.zeros, std::as_bytes(std::span(std::as_const(ints_->zeros))), /*is_mapped=*/false},
+        {layout.order, std::as_bytes(std::span(std::as_const(ints_->order))), /*is_mapped=*/false}};
   }
   StoredCodes(const hf::ModelFolder& folder, const hf::QuantizedWeight& weight,
               const nn::Parameter& parameter)
@@ -108,11 +161,17 @@ class StoredCodes {
                   static_cast<size_t>(last - first));
       if (stretch.is_mapped) forget_pages(stretch.bytes);
     }
+    if (!ints_) return;
+    const int64_t count = std::min(begin + out.numel(), num_int_codes_) - begin;
+    if (count > 0) ints_->read_codes(begin, count, to);
+    forget_ints(ints_->folder, ints_->weight);
   }
 
  private:
   float mean_;
   std::vector<float> converted_;
+  std::optional<IntParts> ints_;
+  int64_t num_int_codes_ = 0;
   std::vector<Stretch> stretches_;
 };
 
@@ -159,12 +218,27 @@ hf::Fp8Weight fp8_weight(const hf::ModelFolder& folder, const std::string& name,
       folder.path().string(), name, ops::quant::describe(expected));
 }
 
+// The same of whole numbers.
+hf::IntWeight int_weight(const hf::ModelFolder& folder, const std::string& name,
+                         const nn::Parameter& parameter) {
+  const auto weight = hf::find_int_weight(folder, name);
+  const ops::quant::Format& expected = parameter.quantization()->format;
+  if (weight && models::format_of(folder, *weight) == expected) return *weight;
+  throw FormatError(
+      "{}: weight \"{}\": found other values than on rank 0, expected {}; give all ranks one "
+      "checkpoint",
+      folder.path().string(), name, ops::quant::describe(expected));
+}
+
 // Requires: are_stored().
 StoredCodes codes_in_file(const hf::ModelFolder& folder, const std::string& name,
                           const nn::Parameter& parameter) {
   if (is_mxfp4(parameter)) return {folder, *hf::find_mxfp4_weight(folder, name)};
   if (parameter.quantization()->format.kind == ops::quant::Kind::kFp8) {
     return {folder, fp8_weight(folder, name, parameter)};
+  }
+  if (parameter.quantization()->format.kind == ops::quant::Kind::kInts) {
+    return {folder, int_weight(folder, name, parameter), parameter.quantization()->format};
   }
   return {folder, *hf::find_quantized_weight(folder, name), parameter};
 }

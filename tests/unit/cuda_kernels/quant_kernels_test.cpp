@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "../ops/fp8_reference.h"
+#include "../ops/int_reference.h"
 #include "../ops/mxfp4_reference.h"
 #include "../ops/reference.h"
 #include "strata/ops/adamw.h"
@@ -118,6 +119,52 @@ TEST(CudaQuantKernels, MultiplyFewRowsOfFp8) {
                             kStream);
     EXPECT_LT(relative_error(y, at::mm(x.to(at::kDouble), dense.t())), 1e-5)
         << of.rows << " x " << of.columns;
+  }
+}
+
+// Oracle: libtorch's own operations, as the CPU's kernels have it in ints_test.cpp.
+TEST(CudaQuantKernels, DecodeInts) {
+  at::manual_seed(9);
+  for (const auto& of : ops::reference::kIntCases) {
+    for (const at::ScalarType plain : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const QuantizedMatrix matrix = ops::reference::random_ints(of, plain);
+      const at::Tensor expected = ops::reference::ints_by_hand(matrix);
+      const int64_t numel = of.rows * of.columns;
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+        const at::Tensor out = at::full({numel + 1}, 5, at::TensorOptions().dtype(type));
+        const Element element = type == at::kFloat      ? Element::kFloat
+                                : type == at::kBFloat16 ? Element::kBFloat16
+                                                        : Element::kHalf;
+        cuda::dequantize(codes_on_device(matrix, matrix.scales()), element, out.data_ptr(),
+                         kStream);
+        EXPECT_TRUE(at::equal(out.narrow(0, 0, numel), expected.to(type).view({-1})))
+            << describe(matrix.format) << " " << of.rows << " x " << of.columns << " "
+            << c10::toString(plain) << " " << c10::toString(type);
+        EXPECT_EQ(out[numel].item<float>(), 5);
+      }
+    }
+  }
+}
+
+TEST(CudaQuantKernels, MultiplyFewRowsOfInts) {
+  at::manual_seed(10);
+  for (const auto& of : ops::reference::kIntCases) {
+    if (of.columns % 8 != 0) continue;
+    const QuantizedMatrix matrix = ops::reference::random_ints(of, at::kBFloat16, /*even=*/true);
+    const at::Tensor dense = ops::reference::ints_by_hand(matrix).to(at::kDouble);
+    const at::Tensor x = at::randn({3, of.columns});
+    const at::Tensor y = at::empty({3, of.rows});
+    cuda::multiply_few_rows(codes_on_device(matrix, matrix.scales()),
+                            {.type = Element::kFloat,
+                             .x = x.const_data_ptr(),
+                             .x_stride = of.columns,
+                             .y = y.data_ptr(),
+                             .y_stride = of.rows,
+                             .rows = 3,
+                             .add = false},
+                            kStream);
+    EXPECT_LT(relative_error(y, at::mm(x.to(at::kDouble), dense.t())), 1e-5)
+        << describe(matrix.format) << " " << of.rows << " x " << of.columns;
   }
 }
 

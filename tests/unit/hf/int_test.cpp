@@ -11,7 +11,9 @@
 #include "strata/base/file.h"
 #include "strata/base/float16.h"
 #include "strata/hf/base_fingerprint.h"
+#include "strata/hf/element.h"
 #include "strata/hf/fp8.h"
+#include "strata/hf/int_codes.h"
 #include "strata/hf/int_values.h"
 
 namespace strata::hf {
@@ -65,6 +67,9 @@ TEST(IntForm, OfGptq) {
   ASSERT_EQ(form.schemes.size(), 1u);
   EXPECT_EQ(form.schemes[0].bits, 4);
   EXPECT_EQ(form.schemes[0].group, 128);
+  EXPECT_TRUE(form.schemes[0].has_order);
+  EXPECT_FALSE(
+      form_of(R"({"quant_method": "gptq", "bits": 4, "desc_act": false})").schemes[0].has_order);
   EXPECT_FALSE(form_of(R"({"quant_method": "gptq", "bits": 8, "group_size": -1,
                            "checkpoint_format": "gptq_v2", "pack_dtype": "int32"})")
                    .zeros_are_less);
@@ -222,6 +227,13 @@ class IntFolder {
     return rounded(difference * scale(row, group));
   }
 
+  // To the type of the scales.
+  float rounded(float value) const {
+    if (stored_.type == DType::kF32) return value;
+    return stored_.type == DType::kF16 ? fp16_to_float(float_to_fp16(value))
+                                       : bf16_to_float(float_to_bf16(value));
+  }
+
  private:
   int64_t limit() const { return int64_t{1} << stored_.bits; }
   int64_t code(int64_t row, int64_t column) const { return (row * 7 + column * 5 + 3) % limit(); }
@@ -231,11 +243,6 @@ class IntFolder {
   // Of every column that is no multiple of a group's.
   int64_t group_of(int64_t column) const {
     return stored_.has_order ? (column * 3 + 1) % groups_ : column / stored_.group;
-  }
-  float rounded(float value) const {
-    if (stored_.type == DType::kF32) return value;
-    return stored_.type == DType::kF16 ? fp16_to_float(float_to_fp16(value))
-                                       : bf16_to_float(float_to_bf16(value));
   }
   float scale(int64_t row, int64_t group) const {
     const int64_t place = row * groups_ + group;
@@ -416,6 +423,51 @@ TEST(IntValues, EveryRangeIsCodeLessZeroTimesScale) {
       }
     }
   }
+}
+
+float decoded(const IntCodes& codes, const IntWeight& weight, std::span<const uint8_t> row,
+              int64_t index) {
+  const int64_t column = index % weight.columns, middle = weight.middle();
+  const std::vector<int32_t> order = codes.order();
+  const int64_t group = order.empty() ? column / weight.group : order[static_cast<size_t>(column)];
+  const auto place = static_cast<size_t>(index / weight.columns * weight.groups + group);
+  const auto byte = static_cast<size_t>(column * weight.bits / 8);
+  const int64_t code = weight.bits == 8 ? row[byte] : (row[byte] >> (4 * (column % 2))) & 15;
+  const std::vector<int8_t> zeros = codes.zeros();
+  const int64_t above = code - middle - (zeros.empty() ? 0 : zeros[place]);
+  const std::vector<std::byte> scales = codes.scales();
+  const float scale = element_at(scales.data() + place * size_of(weight.dtype()), weight.dtype());
+  return static_cast<float>(above) * scale;
+}
+
+// Every range of rows, from every layout.
+TEST(IntCodes, RowsInOneOrder) {
+  for (const Stored& stored : all_kinds()) {
+    if (stored.bits == 2) continue;
+    const IntFolder folder(stored);
+    const IntWeight weight = find_int_weight(folder.model(), "a.weight").value();
+    const IntCodes codes(folder.model(), weight);
+    EXPECT_EQ(codes.row_bytes(), (stored.columns * stored.bits + 7) / 8) << stored.name;
+    EXPECT_EQ(codes.zeros().empty(), !stored.has_zeros) << stored.name;
+    EXPECT_EQ(codes.order().empty(), !stored.has_order) << stored.name;
+    const auto bytes = static_cast<size_t>(codes.row_bytes());
+    for (int64_t first = 0; first < stored.rows; ++first) {
+      std::vector<uint8_t> rows(static_cast<size_t>(stored.rows - first) * bytes, 0xff);
+      codes.read_rows(first, rows);
+      for (int64_t i = first * stored.columns; i < stored.rows * stored.columns; ++i) {
+        const std::span<const uint8_t> row =
+            std::span(rows).subspan(static_cast<size_t>(i / stored.columns - first) * bytes, bytes);
+        ASSERT_EQ(folder.rounded(decoded(codes, weight, row, i)), folder.expected(i))
+            << stored.name << " " << first << " " << i;
+      }
+    }
+  }
+}
+
+TEST(IntCodes, OfTwoBitsThereAreNone) {
+  const IntFolder folder(one_less({"2 bits", IntLayout::kGptq, 2, 16, 32, 8, gptq(2, 8)}));
+  const IntWeight weight = find_int_weight(folder.model(), "a.weight").value();
+  EXPECT_THROW(IntCodes(folder.model(), weight), InternalError);
 }
 
 // Another number of scales, or bits, than config.json says.

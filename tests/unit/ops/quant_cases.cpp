@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "fp8_reference.h"
+#include "int_reference.h"
 #include "op_arguments.h"
 #include "op_cases.h"
 #include "strata/ops/quant/codebook.h"
@@ -17,11 +18,16 @@ using quant::QuantizedMatrix;
 // On the CPU, where quantising happens.
 QuantizedMatrix random_codes(Kind kind, int64_t rows, int64_t columns) {
   if (kind == Kind::kFp8) return reference::random_fp8({rows, columns, 128, 128});
+  if (kind == Kind::kInts) {
+    return reference::random_ints({rows, columns, 128, {4, Element::kHalf, true, false}},
+                                  at::kFloat, /*even=*/true);
+  }
   return quant::quantize(at::randn({rows, columns}), {kind, 64, false});
 }
 
 at::Tensor decoded_by_formula(const QuantizedMatrix& m) {
   if (m.format.kind == Kind::kFp8) return wide(reference::fp8_by_hand(m));
+  if (m.format.kind == Kind::kInts) return wide(reference::ints_by_hand(m));
   const at::Tensor scales = m.scales().to(at::kDouble);
   if (m.format.kind == Kind::kInt8) {
     const at::Tensor codes = m.codes().view(at::kChar).to(at::kDouble);
@@ -80,9 +86,11 @@ std::vector<OpRow> quant_ops() {
           {"decode_fp4", kBoth, matrices, matrix, decode_case<Kind::kFp4>},
           {"decode_int8", kBoth, matrices, matrix, decode_case<Kind::kInt8>},
           {"decode_fp8", kBoth, matrices, matrix, decode_case<Kind::kFp8>},
+          {"decode_ints", kBoth, matrices, matrix, decode_case<Kind::kInts>},
           {"few_rows_nf4", kBoth, products, product, few_rows_case<Kind::kNf4>},
           {"few_rows_int8", kBoth, products, product, few_rows_case<Kind::kInt8>},
-          {"few_rows_fp8", kBoth, products, product, few_rows_case<Kind::kFp8>}};
+          {"few_rows_fp8", kBoth, products, product, few_rows_case<Kind::kFp8>},
+          {"few_rows_ints", kBoth, products, product, few_rows_case<Kind::kInts>}};
 }
 
 }  // namespace strata::ops

@@ -62,7 +62,13 @@ std::vector<Setting> quantization_settings() {
         .field = STRATA_FIELD(quantization.fp8_dequantize),
         .help = "decode what the checkpoint holds in fp8 while it is read, also under an adapter, "
                 "where it stays as it is: 2 times its memory in 16 bits, and a faster step",
-        .peer = "FineGrainedFP8Config"}});
+        .peer = "FineGrainedFP8Config"},
+       {.name = "int_dequantize",
+        .field = STRATA_FIELD(quantization.int_dequantize),
+        .help = "decode what the checkpoint holds in integers (GPTQ, AWQ, compressed-tensors) "
+                "while it is read, also under an adapter, where 4 and 8 bits stay as they are: the "
+                "same values, 3.8 times the memory of 4 bits in 16, and a faster step",
+        .peer = "CompressedTensorsConfig"}});
 }
 
 std::vector<Setting> lora_settings() {

@@ -1,6 +1,7 @@
 // Reads a range of a quantised matrix as fp32 on the CPU. Never: checks, threads.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "strata/base/float16.h"
 #include "strata/ops/quant/kernels.h"
@@ -68,6 +69,27 @@ STRATA_VECTORIZED void round_to_bf16(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = from_bf16(to_bf16(x[i]));
 }
 
+// Rounded as float_to_fp16() does and back, without branches: below 2^-14 the unit is that of 0.5,
+// and from 65520 on it is infinity.
+STRATA_INLINE float through_fp16(float x) {
+  const uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u)) & ~0x1fffu;
+  const uint32_t small = float_bits((bits_float(magnitude) + 0.5f) - 0.5f);
+  const uint32_t unbounded = magnitude < 0x38800000u ? small : normal;
+  const uint32_t bounded = unbounded >= 0x47800000u ? 0x7f800000u : unbounded;
+  const uint32_t rounded = magnitude > 0x7f800000u ? 0x7fc00000u : bounded;
+  return bits_float(rounded | (bits & 0x80000000u));
+}
+
+STRATA_VECTORIZED void round_to_fp16(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = through_fp16(x[i]);
+}
+
+void round_to(Element type, float* x, int64_t n) {
+  if (type == Element::kBFloat16) round_to_bf16(x, n);
+  if (type == Element::kHalf) round_to_fp16(x, n);
+}
+
 // Elements of one row from a column on.
 void dequantize_fp8_row(const MatrixCodes& matrix, int64_t row, int64_t column, int64_t count,
                         float* x) {
@@ -80,10 +102,90 @@ void dequantize_fp8_row(const MatrixCodes& matrix, int64_t row, int64_t column, 
     dequantize_fp8(codes + at, length, scales[tile], x + done);
     done += length;
   }
-  if (matrix.through == Element::kBFloat16) round_to_bf16(x, count);
-  if (matrix.through == Element::kHalf) {
-    for (int64_t i = 0; i < count; ++i) x[i] = fp16_to_float(float_to_fp16(x[i]));
+  round_to(matrix.through, x, count);
+}
+
+STRATA_INLINE float above_middle(int32_t code, int32_t middle) {
+  return static_cast<float>(code - middle);
+}
+
+STRATA_VECTORIZED void widen_pairs(const uint8_t* codes, int64_t pairs, float* x) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    x[2 * i] = above_middle(codes[i] & 15, 8);
+    x[2 * i + 1] = above_middle(codes[i] >> 4, 8);
   }
+}
+
+STRATA_VECTORIZED void widen_bytes(const uint8_t* codes, int64_t n, float* x) {
+  for (int64_t i = 0; i < n; ++i) x[i] = above_middle(codes[i], 128);
+}
+
+// Codes of one row from a column on, less their middle. An odd first or last one uses half a byte.
+void widen_codes(int bits, const uint8_t* codes, int64_t column, int64_t count, float* x) {
+  if (bits == 8) return widen_bytes(codes + column, count, x);
+  if (column % 2 != 0 && count > 0) {
+    *x++ = above_middle(codes[column++ / 2] >> 4, 8);
+    --count;
+  }
+  widen_pairs(codes + column / 2, count / 2, x);
+  if (count % 2 != 0) x[count - 1] = above_middle(codes[(column + count) / 2] & 15, 8);
+}
+
+STRATA_VECTORIZED void scale_group(float* x, int64_t n, float zero, float scale) {
+  for (int64_t i = 0; i < n; ++i) x[i] = (x[i] - zero) * scale;
+}
+
+float scale_at(const IntGroups& of, int64_t index) {
+  if (of.scale_type == Element::kFloat) return static_cast<const float*>(of.scales)[index];
+  const uint16_t bits = static_cast<const uint16_t*>(of.scales)[index];
+  return of.scale_type == Element::kHalf ? fp16_to_float(bits) : from_bf16(bits);
+}
+
+float zero_at(const IntGroups& of, int64_t index) {
+  return of.zeros == nullptr ? 0.0f : static_cast<float>(of.zeros[index]);
+}
+
+// Columns whose groups are mixed. Where there are more of them than groups, the row's scales are
+// widened once.
+void scale_by_order(const IntGroups& of, int64_t row, int64_t column, int64_t count, float* x) {
+  const int64_t first = row * of.groups;
+  if (count < of.groups) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t index = first + of.order[column + i];
+      x[i] = (x[i] - zero_at(of, index)) * scale_at(of, index);
+    }
+    return;
+  }
+  thread_local std::vector<float> scales;
+  scales.resize(static_cast<size_t>(of.groups));
+  for (int64_t g = 0; g < of.groups; ++g) scales[static_cast<size_t>(g)] = scale_at(of, first + g);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t group = of.order[column + i];
+    x[i] = (x[i] - zero_at(of, first + group)) * scales[static_cast<size_t>(group)];
+  }
+}
+
+void scale_by_groups(const IntGroups& of, int64_t row, int64_t column, int64_t count, float* x) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t at = column + done, group = at / of.group, index = row * of.groups + group;
+    const int64_t length = std::min(count - done, (group + 1) * of.group - at);
+    scale_group(x + done, length, zero_at(of, index), scale_at(of, index));
+    done += length;
+  }
+}
+
+// Elements of one row from a column on.
+void dequantize_int_row(const MatrixCodes& matrix, int64_t row, int64_t column, int64_t count,
+                        float* x) {
+  const IntGroups& of = matrix.ints;
+  widen_codes(of.bits, matrix.codes + row * of.row_bytes, column, count, x);
+  if (of.order != nullptr) {
+    scale_by_order(of, row, column, count, x);
+  } else {
+    scale_by_groups(of, row, column, count, x);
+  }
+  round_to(of.scale_type, x, count);
+  if (matrix.through != of.scale_type) round_to(matrix.through, x, count);
 }
 
 }  // namespace
@@ -96,6 +198,9 @@ void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* 
   }
   if (matrix.kind == Kind::kFp8) {
     return dequantize_fp8_row(matrix, begin / matrix.columns, begin % matrix.columns, count, x);
+  }
+  if (matrix.kind == Kind::kInts) {
+    return dequantize_int_row(matrix, begin / matrix.columns, begin % matrix.columns, count, x);
   }
   const Pairs& pairs = pairs_of(matrix.kind);
   while (count > 0) {

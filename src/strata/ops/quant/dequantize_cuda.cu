@@ -70,17 +70,16 @@ struct Place {
   uint32_t row, column;
 };
 
-// The block's first element, divided by one thread for all.
-__device__ inline void share_place(const MatrixCodes& matrix, int64_t first, Place* place) {
+// The block's first element of rows of so many, divided by one thread for all.
+__device__ inline void share_place(int64_t across, int64_t first, Place* place) {
   if (threadIdx.x == 0) {
-    *place = {static_cast<uint32_t>(first / matrix.columns),
-              static_cast<uint32_t>(first % matrix.columns)};
+    *place = {static_cast<uint32_t>(first / across), static_cast<uint32_t>(first % across)};
   }
   __syncthreads();
 }
 
-__device__ inline Place behind(const MatrixCodes& matrix, const Place& place, uint32_t offset) {
-  const auto columns = static_cast<uint32_t>(matrix.columns);
+__device__ inline Place behind(int64_t across, const Place& place, uint32_t offset) {
+  const auto columns = static_cast<uint32_t>(across);
   const uint32_t column = place.column + offset;
   if (column < columns) return {place.row, column};
   return {place.row + column / columns, column % columns};
@@ -165,6 +164,67 @@ __device__ inline void decode_across_rows(const MatrixCodes& matrix, uint64_t by
   if constexpr (kIsFp8) round_through(matrix.through, out);
 }
 
+// Up to eight whole numbers of a row, the first in the lowest bits; zeros behind `count`.
+__device__ inline uint64_t read_ints(const MatrixCodes& matrix, const Place& place, int count) {
+  const IntGroups& of = matrix.ints;
+  const uint8_t* row = matrix.codes + int64_t{place.row} * of.row_bytes;
+  if (of.bits == 8) return read_bytes(row + place.column, count);
+  const uint8_t* from = row + place.column / 2;
+  if (count == kElements && reinterpret_cast<uintptr_t>(from) % 4 == 0) {
+    return *reinterpret_cast<const uint32_t*>(from);
+  }
+  uint64_t bytes = 0;
+#pragma unroll
+  for (int k = 0; k < kElements / 2; ++k) {
+    if (2 * k < count) bytes |= static_cast<uint64_t>(from[k]) << (8 * k);
+  }
+  return bytes;
+}
+
+// One of them less the middle of all codes.
+__device__ inline float above_middle(int bits, uint64_t codes, int k) {
+  if (bits == 8) return static_cast<float>(static_cast<int>(byte_of(codes, k)) - 128);
+  return static_cast<float>(static_cast<int>(codes >> (4 * k) & 15) - 8);
+}
+
+struct ScaleAndZero {
+  float scale, zero;
+};
+
+__device__ inline ScaleAndZero read_group(const IntGroups& of, const Place& place, int64_t group) {
+  const int64_t index = int64_t{place.row} * of.groups + group;
+  return {read_element(of.scale_type, of.scales, index),
+          of.zeros == nullptr ? 0.0f : static_cast<float>(of.zeros[index])};
+}
+
+// Whole numbers of one row from a column on, a multiple of 8; zeros behind `count`, which is above
+// 0.
+__device__ inline void decode_ints(const MatrixCodes& matrix, uint64_t codes, const Place& place,
+                                   int count, float* out) {
+  const IntGroups& of = matrix.ints;
+  const auto size = static_cast<uint32_t>(of.group);
+  const uint32_t group = place.column / size;
+  if (of.order == nullptr && count == kElements && (place.column + kElements - 1) / size == group) {
+    const ScaleAndZero by = read_group(of, place, group);
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      out[k] = (above_middle(of.bits, codes, k) - by.zero) * by.scale;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      out[k] = 0.0f;
+      if (k >= count) continue;
+      const uint32_t column = place.column + k;
+      const ScaleAndZero by = read_group(
+          of, place, of.order != nullptr ? static_cast<uint32_t>(of.order[column]) : column / size);
+      out[k] = (above_middle(of.bits, codes, k) - by.zero) * by.scale;
+    }
+  }
+  round_through(of.scale_type, out);
+  if (matrix.through != of.scale_type) round_through(matrix.through, out);
+}
+
 __device__ inline int count_of_pack(const MatrixCodes& matrix, int64_t begin) {
   const int64_t left = matrix.rows * matrix.columns - begin;
   return static_cast<int>(left < kElements ? left : kElements);
@@ -215,9 +275,9 @@ __global__ void __launch_bounds__(kThreads)
   const int count = count_of_pack(matrix, begin);
   uint64_t bytes = 0;  // ahead of the barrier, as above
   if (count > 0) bytes = read_bytes(matrix.codes + begin, count);
-  share_place(matrix, block_begin, &first);
+  share_place(matrix.columns, block_begin, &first);
   if (count <= 0) return;
-  const Place place = behind(matrix, first, offset);
+  const Place place = behind(matrix.columns, first, offset);
   float values[kElements];
   if (place.column + static_cast<uint32_t>(count) <= matrix.columns) {
     decode_bytes<kIsFp8>(matrix, bytes, place, count, values);
@@ -225,6 +285,31 @@ __global__ void __launch_bounds__(kThreads)
     decode_across_rows<kIsFp8>(matrix, bytes, place, count, values);
   }
   write_pack(values, count, out + begin);
+}
+
+// Packs of eight columns, whole rows of them: rows of codes are whole bytes.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    decode_int_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+  __shared__ Place first;
+  const int64_t across = (matrix.columns + kElements - 1) / kElements;
+  share_place(across, int64_t{blockIdx.x} * kThreads, &first);
+  Place place = behind(across, first, threadIdx.x);
+  if (place.row >= matrix.rows) return;
+  place.column *= kElements;
+  const int64_t left = matrix.columns - place.column;
+  const int count = static_cast<int>(left < kElements ? left : kElements);
+  float values[kElements];
+  decode_ints(matrix, read_ints(matrix, place, count), place, count, values);
+  T* to = out + int64_t{place.row} * matrix.columns + place.column;
+  if (matrix.columns % kElements == 0) {
+    write_pack(values, count, to);
+  } else {  // packs begin anywhere
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      if (k < count) to[k] = from_float<T>(values[k]);
+    }
+  }
 }
 
 // Elements [0, count) of a row of x, zeros behind.
@@ -263,7 +348,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t begin = column * matrix.columns + k;
     const Place place{static_cast<uint32_t>(column), static_cast<uint32_t>(k)};
     float values[kElements];
-    if (matrix.is_fp8) {
+    if (matrix.ints.bits != 0) {
+      decode_ints(matrix, read_ints(matrix, place, count), place, count, values);
+    } else if (matrix.is_fp8) {
       decode_bytes<true>(matrix, read_bytes(matrix.codes + begin, count), place, count, values);
     } else if (matrix.is_int8) {
       decode_bytes<false>(matrix, read_bytes(matrix.codes + begin, count), place, count, values);
@@ -304,6 +391,14 @@ void launch_multiply(const MatrixCodes& matrix, const SmallProduct& product, Str
 void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream) {
   const int64_t numel = matrix.rows * matrix.columns;
   if (numel == 0) return;
+  if (matrix.ints.bits != 0) {
+    const Grid packs{divide_up(matrix.rows * divide_up(matrix.columns, kElements), kThreads),
+                     kThreads};
+    return with_type(type, [&](auto zero) {
+      using T = decltype(zero);
+      launch("dequantize", decode_int_matrix<T>, packs, stream, matrix, static_cast<T*>(out));
+    });
+  }
   const Grid grid{divide_up(numel, int64_t{kThreads} * kElements), kThreads};
   with_type(type, [&](auto zero) {
     using T = decltype(zero);

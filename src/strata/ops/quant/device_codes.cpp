@@ -19,6 +19,8 @@ cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tenso
     throw InternalError("codes on a GPU: found a matrix [{}, {}], expected sizes of at most {}",
                         matrix.rows, matrix.columns, kMost);
   }
+  const auto* bytes = matrix.bytes.const_data_ptr<uint8_t>();
+  const bool has_table = is_of_bitsandbytes(matrix.format) && matrix.format.kind != Kind::kInt8;
   cuda::MatrixCodes codes{
       .is_int8 = matrix.format.kind == Kind::kInt8,
       .is_fp8 = matrix.format.kind == Kind::kFp8,
@@ -29,10 +31,11 @@ cuda::MatrixCodes codes_on_device(const QuantizedMatrix& matrix, const at::Tenso
       .through = plain_element(matrix),
       .rows = matrix.rows,
       .columns = matrix.columns,
-      .codes = matrix.bytes.const_data_ptr<uint8_t>(),
-      .scales = scales.const_data_ptr<float>(),
+      .codes = bytes,
+      .scales = matrix.format.kind == Kind::kInts ? nullptr : scales.const_data_ptr<float>(),
+      .ints = int_groups_of(matrix.format, matrix.rows, matrix.columns, bytes),
       .table = {}};
-  if (!codes.is_int8 && !codes.is_fp8) std::ranges::copy(codes_of(matrix.format.kind), codes.table);
+  if (has_table) std::ranges::copy(codes_of(matrix.format.kind), codes.table);
   return codes;
 }
 

@@ -11,6 +11,19 @@ namespace {
 int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 int64_t round_up(int64_t n, int64_t multiple) { return divide_up(n, multiple) * multiple; }
 
+Layout layout_of_ints(const Format& format, int64_t rows, int64_t columns) {
+  Layout layout;
+  layout.num_codes = rows * divide_up(columns * format.ints.bits, 8);
+  layout.num_scales = rows * divide_up(columns, format.block);
+  layout.scales = round_up(layout.num_codes, 4);
+  layout.zeros = layout.scales + layout.num_scales * size_bytes(format.ints.scale_type);
+  layout.zeros = round_up(layout.zeros, 4);
+  layout.order = round_up(layout.zeros + (format.ints.has_zeros ? layout.num_scales : 0), 4);
+  layout.total = layout.order + (format.ints.has_order ? 4 * columns : 0);
+  layout.nested = layout.mean = layout.total;
+  return layout;
+}
+
 }  // namespace
 
 std::string_view name_of(Kind kind) {
@@ -23,6 +36,8 @@ std::string_view name_of(Kind kind) {
       return "mxfp4";
     case Kind::kFp8:
       return "fp8";
+    case Kind::kInts:
+      return "integers";
     case Kind::kInt8:
       break;
   }
@@ -44,6 +59,7 @@ void check_block(int64_t block, std::string_view setting) {
 }
 
 Layout layout_of(const Format& format, int64_t rows, int64_t columns) {
+  if (format.kind == Kind::kInts) return layout_of_ints(format, rows, columns);
   const int64_t numel = rows * columns;
   Layout layout;
   if (format.kind == Kind::kInt8) {
@@ -79,6 +95,11 @@ std::string describe(const Format& format) {
   if (format.kind == Kind::kInt8) return "int8, one scale a row";
   if (format.kind == Kind::kFp8) {
     return fmt::format("fp8, one scale for {} x {}", format.tile_rows, format.block);
+  }
+  if (format.kind == Kind::kInts) {
+    return fmt::format("integers of {} bits, one {} for {} columns{}", format.ints.bits,
+                       format.ints.has_zeros ? "scale and zero" : "scale", format.block,
+                       format.ints.has_order ? " in an order" : "");
   }
   return fmt::format("{}, blocks of {}{}", name_of(format.kind), format.block,
                      format.nested ? ", double" : "");

@@ -12,6 +12,7 @@
 #include "strata/ops/instruction_set.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/format.h"
+#include "strata/ops/quant/int_groups.h"
 
 namespace strata::ops::quant::cpu {
 
@@ -51,9 +52,11 @@ struct MatrixCodes {
   const uint8_t* codes;
   const float* scales;
   int64_t tile_rows = 1;              // fp8, whose tiles are `block` columns wide
-  Element through = Element::kFloat;  // fp8: values are rounded to it
+  Element through = Element::kFloat;  // fp8 and whole numbers: values are rounded to it
+  IntGroups ints = {};                // whole numbers, which have no `scales` but theirs
 };
-// Elements [begin, begin + count) of the flattened matrix; 8 bits: within one row.
+// Elements [begin, begin + count) of the flattened matrix; 8 bits and whole numbers: within one
+// row.
 void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x);
 
 // A matrix [rows, columns] in MXFP4, whose codes are those of its transpose: codes [columns,

@@ -26,7 +26,8 @@ at::Tensor part(const QuantizedMatrix& m, int64_t offset, int64_t bytes, at::Sca
   return m.bytes.narrow(0, offset, bytes).view(type);
 }
 
-// The scales as fp32. Product and sum stay two roundings, as in the reference.
+// The scales as fp32, but those of whole numbers. Product and sum stay two roundings, as in the
+// reference.
 at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
   if (!matrix.format.nested) return matrix.scales();
   const at::Tensor codes = matrix.scales();
@@ -48,7 +49,12 @@ at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
   return scales.add_(matrix.mean());
 }
 
-// What is in MXFP4 or fp8 was quantised elsewhere; mxfp4.h decodes the former.
+at::ScalarType scalar_type_of(Element type) {
+  if (type == Element::kBFloat16) return at::kBFloat16;
+  return type == Element::kHalf ? at::kHalf : at::kFloat;
+}
+
+// What is in MXFP4, fp8 or whole numbers was quantised elsewhere; mxfp4.h decodes the first.
 void require_bitsandbytes(const Format& format) {
   if (is_of_bitsandbytes(format)) return;
   throw InternalError("{}: found {}, expected a format of bitsandbytes; report this as a bug", kOp,
@@ -56,7 +62,8 @@ void require_bitsandbytes(const Format& format) {
 }
 
 void check(const QuantizedMatrix& matrix) {
-  if (matrix.format.kind != Kind::kFp8) require_bitsandbytes(matrix.format);
+  const bool is_of_files = matrix.format.kind == Kind::kFp8 || matrix.format.kind == Kind::kInts;
+  if (!is_of_files) require_bitsandbytes(matrix.format);
   check_device_or_plan(kOp, matrix.bytes);
   check_type(kOp, "bytes", matrix.bytes, at::kByte);
   check_shape(kOp, "bytes", matrix.bytes, {matrix.layout().total});
@@ -64,13 +71,16 @@ void check(const QuantizedMatrix& matrix) {
 }
 
 cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scales) {
+  const auto* bytes = matrix.bytes.const_data_ptr<uint8_t>();
+  const bool is_of_ints = matrix.format.kind == Kind::kInts;
   return {matrix.format.kind,
           matrix.format.block,
           matrix.columns,
-          matrix.bytes.const_data_ptr<uint8_t>(),
-          scales.const_data_ptr<float>(),
+          bytes,
+          is_of_ints ? nullptr : scales.const_data_ptr<float>(),
           matrix.format.tile_rows,
-          plain_element(matrix)};
+          plain_element(matrix),
+          int_groups_of(matrix.format, matrix.rows, matrix.columns, bytes)};
 }
 
 // Of a parallel loop over rows.
@@ -153,6 +163,10 @@ at::Tensor QuantizedMatrix::codes() const { return part(*this, 0, layout().num_c
 at::Tensor QuantizedMatrix::scales() const {
   const Layout l = layout();
   if (format.nested) return part(*this, l.scales, l.num_scales, at::kByte);
+  if (format.kind == Kind::kInts) {
+    const Element type = format.ints.scale_type;
+    return part(*this, l.scales, l.num_scales * size_bytes(type), scalar_type_of(type));
+  }
   return part(*this, l.scales, 4 * l.num_scales, at::kFloat);
 }
 
@@ -162,6 +176,15 @@ at::Tensor QuantizedMatrix::nested() const {
 
 at::Tensor QuantizedMatrix::mean() const {
   return part(*this, layout().mean, format.nested ? 4 : 0, at::kFloat);
+}
+
+at::Tensor QuantizedMatrix::zeros() const {
+  const Layout l = layout();
+  return part(*this, l.zeros, format.ints.has_zeros ? l.num_scales : 0, at::kChar);
+}
+
+at::Tensor QuantizedMatrix::order() const {
+  return part(*this, layout().order, format.ints.has_order ? 4 * columns : 0, at::kInt);
 }
 
 QuantizedMatrix quantize(const at::Tensor& x, const Format& format) {

@@ -14,17 +14,19 @@ struct QuantizedMatrix {
   Format format;
   int64_t rows, columns;
   at::Tensor bytes;
-  // fp8: the type that its values are rounded to before anything is made of them, as those of plain
-  // weights in that type are.
+  // fp8 and whole numbers: the type that values are rounded to before anything is made of them, as
+  // those of plain weights in that type are.
   at::ScalarType plain = at::kFloat;
 
   Layout layout() const { return layout_of(format, rows, columns); }
-  // Views of parts of the bytes: codes uint8, scales fp32 (uint8 with nested), second-level scales
-  // fp32, mean fp32 [1].
+  // Views of parts of the bytes: codes uint8, scales fp32 (uint8 with nested, of whole numbers in
+  // their type), second-level scales fp32, mean fp32 [1], zeros int8, order int32.
   at::Tensor codes() const;
   at::Tensor scales() const;
   at::Tensor nested() const;
   at::Tensor mean() const;
+  at::Tensor zeros() const;
+  at::Tensor order() const;
 };
 
 // Quantises x [rows, columns] (fp32, bf16, fp16 or fp64, contiguous, on the CPU) as bitsandbytes

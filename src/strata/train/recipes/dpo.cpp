@@ -111,6 +111,7 @@ std::string fingerprint_of(const config::RunConfig& config, const Trainee& train
   alike.model = config.model;
   alike.quantization = config.quantization;
   alike.quantization.fp8_dequantize = false;
+  alike.quantization.int_dequantize = false;
   alike.quantization.mxfp4_dequantize = false;  // decoding changes no value
   alike.lora = config.lora;
   alike.train.seed = config.train.seed;

@@ -80,6 +80,9 @@ std::vector<std::string> quantization_warnings(const config::QuantizationConfig&
   if (config.fp8_dequantize && !hf::announces_fp8(model_config)) {
     warnings.push_back("fp8_dequantize: has no effect; the checkpoint holds nothing in fp8");
   }
+  if (config.int_dequantize && !hf::announces_ints(model_config)) {
+    warnings.push_back("int_dequantize: has no effect; the checkpoint holds nothing in integers");
+  }
   const bool asks_for_codes = config.load_in_4bit || config.load_in_8bit;
   if (asks_for_codes && models::stored_quantization(model_config)) {
     warnings.push_back(fmt::format(

@@ -8,6 +8,7 @@
 #include "strata/config/recipes.h"
 #include "strata/hf/fp8.h"
 #include "strata/hf/hub/model.h"
+#include "strata/hf/int_form.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
@@ -84,21 +85,32 @@ void require_shareable(int64_t ranks, const models::Model& model) {
   }
 }
 
-// Whether what files hold in fp8 stays so where it is frozen: who changes the base needs plain
-// values.
-bool keeps_fp8(const config::RunConfig& config, const Trainee& trainee) {
+// Whether what files hold in fp8 or whole numbers may stay so where it is frozen: who changes the
+// base needs plain values.
+bool keeps_codes(const config::RunConfig& config, const Trainee& trainee) {
   const config::QuantizationConfig& quantization = config.quantization;
-  if (!trainee.adapter || quantization.fp8_dequantize) return false;
+  if (!trainee.adapter) return false;
   if (quantization.load_in_4bit || quantization.load_in_8bit) return false;
   return !adapters::changes_base(trainee.adapter->options());
 }
 
 void keep_fp8(const config::RunConfig& config, const std::optional<models::Fp8Tiles>& tiles,
               Trainee& trainee) {
-  if (!hf::announces_fp8(trainee.model_config) || !keeps_fp8(config, trainee)) return;
+  if (config.quantization.fp8_dequantize || !keeps_codes(config, trainee)) return;
+  if (!hf::announces_fp8(trainee.model_config)) return;
   models::Model& model = *trainee.model;
   models::keep_fp8(model, tiles ? *tiles : models::announced_fp8_tiles(model, trainee.model_config),
                    shard::storage_type_of(config.model.dtype, trainee.model_config));
+}
+
+void keep_ints(const config::RunConfig& config, const std::optional<models::IntFormats>& formats,
+               Trainee& trainee) {
+  if (config.quantization.int_dequantize || !keeps_codes(config, trainee)) return;
+  if (!hf::announces_ints(trainee.model_config)) return;
+  models::Model& model = *trainee.model;
+  trainee.num_decoded_ints = models::keep_ints(
+      model, formats ? *formats : models::announced_int_formats(model, trainee.model_config),
+      shard::storage_type_of(config.model.dtype, trainee.model_config));
 }
 
 // Which weights rest in codes: those of the files, or those that the settings ask for.
@@ -148,13 +160,17 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
   name_type(config.model, is_imagined, *mesh.world, trainee.model_config);
   const bool is_untied = share_tie(config.model, is_imagined, *mesh.world, trainee.model_config);
   const auto fp8 = share_fp8(config.model, is_imagined, *mesh.world, trainee.model_config);
+  const auto ints = share_ints(config.model, is_imagined, *mesh.world, trainee.model_config);
   result.has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool reads = result.has_files && (mesh.world->rank() == 0 || !rank_0_reads(config, mesh));
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
     trainee.model = make_model(config, trainee.model_config, is_untied);
     attach_adapter(config, grown.trained_tokens, target, trainee);
     require_shareable(config.shard.sequence_parallel_size, *trainee.model);
-    if (!config.model.model_name_or_path.empty()) keep_fp8(config, fp8, trainee);
+    if (!config.model.model_name_or_path.empty()) {
+      keep_fp8(config, fp8, trainee);
+      keep_ints(config, ints, trainee);
+    }
     quantize(config, trainee.model_config, *trainee.model);
     models::mark_new_rows(*trainee.model, grown.num_old_rows);
     store_vocabulary(config, grown, is_imagined, trainee);

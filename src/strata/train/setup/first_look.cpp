@@ -2,13 +2,18 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "strata/base/error.h"
 #include "strata/comm/agreement.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/fp8.h"
 #include "strata/hf/hub/model.h"
+#include "strata/hf/int_form.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/registry.h"
 #include "strata/shard/storage_type.h"
@@ -19,7 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kAnnounced = "fp8\n";  // by rank 0's config.json
+constexpr std::string_view kAnnounced = "announced\n";  // by rank 0's config.json
+
+using TextOfWeights = std::function<std::string(const hf::ModelFolder& folder)>;
 
 // Whether the folder holds weights and not only an index of files that were not fetched.
 bool holds_weights(const fs::path& folder) {
@@ -45,6 +52,36 @@ std::optional<hf::ModelFolder> files_of(const config::ModelConfig& config, bool 
   return hf::ModelFolder(folder);
 }
 
+// What rank 0's files say of weights in a form that config.json announces; nothing where it
+// announces none, and in a plan without files. `check` looks at config.json and says how files are
+// read.
+std::optional<std::string> share_weights(const config::ModelConfig& config, bool is_imagined,
+                                         comm::Group& world, std::string_view form,
+                                         bool is_announced,
+                                         const std::function<TextOfWeights()>& check) {
+  if (config.model_name_or_path.empty()) return {};
+  std::string text;
+  bool has_files = !is_imagined;
+  comm::all_or_nothing(world, fmt::format("looking for weights in {}", form), [&] {
+    if (!is_announced) return;
+    const TextOfWeights text_of = check();
+    const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
+    has_files |= folder.has_value();
+    if (folder) text = std::string(kAnnounced) + text_of(*folder);
+  });
+  if (!has_files) return {};
+  if (!is_imagined) text = comm::broadcast_string(world, text);
+  // Each rank has read a config.json of its own.
+  comm::all_or_nothing(world, fmt::format("comparing what is in {}", form), [&] {
+    if (text.starts_with(kAnnounced) == is_announced) return;
+    throw FormatError(
+        "config.json: found {} in {}, expected {}, as on rank 0; give all ranks one checkpoint",
+        is_announced ? "weights" : "none", form, is_announced ? "none" : "weights");
+  });
+  if (!is_announced) return {};
+  return text.substr(kAnnounced.size());
+}
+
 }  // namespace
 
 void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
@@ -62,28 +99,25 @@ void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group&
 
 std::optional<models::Fp8Tiles> share_fp8(const config::ModelConfig& config, bool is_imagined,
                                           comm::Group& world, const Json& model_config) {
-  if (config.model_name_or_path.empty()) return {};
   const bool is_announced = hf::announces_fp8(model_config);
-  std::string text;
-  bool has_files = !is_imagined;
-  comm::all_or_nothing(world, "looking for weights in fp8", [&] {
-    if (!is_announced) return;
+  const auto text = share_weights(config, is_imagined, world, "fp8", is_announced, [&] {
     (void)hf::read_fp8_form(model_config);
-    const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
-    has_files |= folder.has_value();
-    if (folder) text = std::string(kAnnounced) + models::text_of(models::fp8_tiles(*folder));
+    return [](const hf::ModelFolder& folder) { return models::text_of(models::fp8_tiles(folder)); };
   });
-  if (!has_files) return {};
-  if (!is_imagined) text = comm::broadcast_string(world, text);
-  // Each rank has read a config.json of its own.
-  comm::all_or_nothing(world, "comparing what is in fp8", [&] {
-    if (text.starts_with(kAnnounced) == is_announced) return;
-    throw FormatError(
-        "config.json: found {} in fp8, expected {}, as on rank 0; give all ranks one checkpoint",
-        is_announced ? "weights" : "none", is_announced ? "none" : "weights");
+  if (!text) return {};
+  return models::parse_fp8_tiles(*text);
+}
+
+std::optional<models::IntFormats> share_ints(const config::ModelConfig& config, bool is_imagined,
+                                             comm::Group& world, const Json& model_config) {
+  const bool is_announced = hf::announces_ints(model_config);
+  const auto text = share_weights(config, is_imagined, world, "integers", is_announced, [&] {
+    (void)hf::read_int_form(model_config);
+    return
+        [](const hf::ModelFolder& folder) { return models::text_of(models::int_formats(folder)); };
   });
-  if (!is_announced) return {};
-  return models::parse_fp8_tiles(text.substr(kAnnounced.size()));
+  if (!text) return {};
+  return models::parse_int_formats(*text);
 }
 
 bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,

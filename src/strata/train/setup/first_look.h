@@ -1,6 +1,6 @@
 // What of a base's files is looked at before there is a model: their type, whether they tie
-// the output layer, and what of them is in fp8. Owns: rank 0's look, shared with all. Never: values
-// (initial_values.h).
+// the output layer, and what of them is in fp8 or whole numbers. Owns: rank 0's look, shared with
+// all. Never: values (initial_values.h).
 #pragma once
 
 #include <optional>
@@ -9,6 +9,7 @@
 #include "strata/comm/group.h"
 #include "strata/config/run_config.h"
 #include "strata/models/fp8_weights.h"
+#include "strata/models/int_weights.h"
 
 namespace strata::train {
 
@@ -20,6 +21,10 @@ void name_type(const config::ModelConfig& config, bool is_imagined, comm::Group&
 // without files. Collective.
 std::optional<models::Fp8Tiles> share_fp8(const config::ModelConfig& config, bool is_imagined,
                                           comm::Group& world, const Json& model_config);
+
+// The same of whole numbers.
+std::optional<models::IntFormats> share_ints(const config::ModelConfig& config, bool is_imagined,
+                                             comm::Group& world, const Json& model_config);
 
 // A file may hold an untied head although config.json says tied. All ranks learn it before adapters
 // take hold of the weights; in a plan, where the file is there. Collective.

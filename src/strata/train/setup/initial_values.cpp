@@ -193,6 +193,14 @@ bool is_quantized_on_the_way(const nn::Parameter& parameter, const Json& model_c
          !models::stored_quantization(model_config);
 }
 
+// Whole numbers of a file lie in another order there: all of a weight's words are mapped.
+void imagine_keeping(const nn::Parameter& parameter, Trainee& trainee) {
+  const ops::quant::Format& format = parameter.quantization()->format;
+  if (format.kind != ops::quant::Kind::kInts) return;
+  trainee.largest_mapped =
+      std::max(trainee.largest_mapped, parameter.numel() * format.ints.bits / 8);
+}
+
 // A weight that the file holds in MXFP4 and a home does not.
 void imagine_decoding(const at::Tensor& out, int64_t columns) {
   const int64_t numel = shard::mxfp4_buffer_numel(out, columns);
@@ -217,7 +225,10 @@ void imagine_values(const config::RunConfig& config, Trainee& trainee) {
       is_drawn ? at::kFloat : shard::storage_type_of("auto", trainee.model_config);
   const shard::Source source = [&](const nn::Parameter& parameter, int64_t, const at::Tensor& out) {
     if (parameter.quantization()) {
-      if (!is_quantized_on_the_way(parameter, trainee.model_config)) return true;  // to their place
+      if (!is_quantized_on_the_way(parameter, trainee.model_config)) {  // to their place
+        imagine_keeping(parameter, trainee);
+        return true;
+      }
       // Homes and segments in host memory that hold the weight whole.
       const bool is_in_place = !is_for_cuda(trainee.store->options().device) &&
                                (out.defined() || trainee.store->mesh().shard->size() == 1);

@@ -26,8 +26,22 @@ const char* name_of_compute(at::ScalarType type) {
   return type == at::kFloat ? "fp32" : type == at::kHalf ? "fp16" : "bf16";
 }
 
+std::string describe_ints(int64_t num_kept, int num_decoded) {
+  if (num_kept == 0) {
+    return "base in integers: decoded as it is read, weights are plain from there on";
+  }
+  return fmt::format(
+      "base in integers: {} matrices stay so, frozen, each decoded for its product (int_dequantize "
+      "decodes them while they are read){}",
+      num_kept,
+      num_decoded == 0
+          ? ""
+          : fmt::format("; {} others (of 2 bits, of the vocabulary, or that train) are decoded",
+                        num_decoded));
+}
+
 void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
-  int64_t num_quantized = 0, num_packed = 0, num_in_fp8 = 0;
+  int64_t num_quantized = 0, num_packed = 0, num_in_fp8 = 0, num_in_ints = 0;
   const nn::Parameter* quantized = nullptr;
   std::set<at::ScalarType> plain;
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
@@ -37,6 +51,10 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
     }
     if (parameter->quantization()->format.kind == ops::quant::Kind::kFp8) {
       ++num_in_fp8;
+      continue;
+    }
+    if (parameter->quantization()->format.kind == ops::quant::Kind::kInts) {
+      ++num_in_ints;
       continue;
     }
     if (parameter->quantization()->format == ops::quant::kMxfp4Format) {
@@ -64,7 +82,7 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
                                   num_in_fp8));
   }
   if (!config.model.model_name_or_path.empty() && hf::announces_ints(trainee.model_config)) {
-    trainer.say("base in integers: decoded as it is read, weights are plain from there on");
+    trainer.say(describe_ints(num_in_ints, trainee.num_decoded_ints));
   }
   if (quantized == nullptr) return;
   trainer.say(fmt::format(

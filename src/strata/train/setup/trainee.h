@@ -33,7 +33,8 @@ struct Trainee {
   std::string base_fingerprint;  // of an adapter's base; empty when it has none
   // In a plan: bytes of the file that are mapped at a time while weights are quantised.
   int64_t largest_mapped = 0;
-  std::string base_note;  // what is not known of a continued adapter's base; on rank 0
+  int num_decoded_ints = 0;  // matrices of a base in integers that do not stay so under the adapter
+  std::string base_note;     // what is not known of a continued adapter's base; on rank 0
   std::unique_ptr<shard::UnitStore> store;
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;
