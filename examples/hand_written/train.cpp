@@ -64,8 +64,7 @@ void fine_tune(const fs::path& model_path, const fs::path& text_path, const fs::
         micro_batch(rows, (step * ranks.world_size + ranks.rank) * kRowsPerRank);
     const double targets = sum_over(*mesh.world, static_cast<double>(micro.num_targets));
     nn::LossSums sums;
-    nn::ForwardContext context;
-    context.training = true;
+    nn::ForwardContext context{.training = true};
     context.head.loss_scale = static_cast<float>(1 / targets);
     context.head.sums = &sums;
     executor.train(train::to_tensors(micro, at::kCPU), context, /*first_micro_step=*/true,
