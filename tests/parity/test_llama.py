@@ -402,11 +402,15 @@ ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemm
                  *EVERY_EXPERT}
 
 
+# At 0.15 transformers' own gradients in fp32 are off by 2e-5 from double where MKL multiplies, ours by 8e-6.
+SMALLER_WEIGHTS = {"gemma4_shared_keys": 0.05}
+
+
 @pytest.mark.parametrize("name,dtype,scale,limit", [
     (name, *precision) for precision in PRECISIONS for name in CONFIGS
     if precision[0] == "float32" or name not in ROUNDED_APART | IN_FLOAT32])
 def test_equals_transformers(tmp_path, name, dtype, scale, limit):
-    save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
+    save_checkpoint(tmp_path, scale=SMALLER_WEIGHTS.get(name, scale), **CONFIGS[name])
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
     # More than a chunk of linear attention, and lanes that hold several documents.
     lengths = (70, 1, 130, 3) if name == "qwen3_5_long_documents" else LENGTHS
