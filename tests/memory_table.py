@@ -344,6 +344,16 @@ def save_pairs(folder):
     return folder
 
 
+def save_rated(folder):
+    """The same of single answers, so that those behind other prompts have as many tokens, too."""
+    rng = random.Random(3)
+    words = [rng.choice(tiny_llama.WORDS) for _ in range(30)]
+    rows = [{"prompt": " ".join(rng.sample(words[:10], 10)), "completion": " " + " ".join(rng.sample(words[10:], 20)),
+             "label": i % 3 == 0} for i in range(40)]
+    tiny_llama.write_rows(folder / "train.jsonl", rows)
+    return folder
+
+
 def save_many_lengths(folder):
     """Rows of some two hundred lengths."""
     rng = random.Random(1)

@@ -254,6 +254,13 @@ def make_rows(kind, count, seed=0):
                  "chosen": [{"role": "assistant", "content": sentence(rng, 1, 6)}],
                  "rejected": [{"role": "assistant", "content": sentence(rng, 1, 6)}]}
                 for _ in range(count)]
+    if kind == "rated":
+        return [{"prompt": sentence(rng), "completion": " " + sentence(rng), "label": rng.random() < 0.5}
+                for _ in range(count)]
+    if kind == "rated_chat":
+        return [{"prompt": [{"role": "user", "content": sentence(rng, 1, 6)}],
+                 "completion": [{"role": "assistant", "content": sentence(rng, 1, 6)}], "label": rng.random() < 0.5}
+                for _ in range(count)]
     rows = []
     for _ in range(count):
         messages = []

@@ -15,6 +15,7 @@ KINDS = {
     "adapter": ("sft", "messages", dict(use_peft=True, lora_r=2)),
     "qlora": ("sft", "messages", dict(use_peft=True, lora_r=2, load_in_4bit=True, bnb_4bit_use_double_quant=True)),
     "dpo": ("dpo", "preference_chat", dict(use_peft=True, lora_r=2)),
+    "kto": ("kto", "rated_chat", dict(use_peft=True, lora_r=2)),
     "reward": ("reward", "preference_chat", {}),
     "reward_adapter": ("reward", "preference_chat", dict(use_peft=True, lora_r=2)),
 }
@@ -72,7 +73,7 @@ def test_a_loss_that_rose_is_told(inputs, runs, tmp_path):
     assert "the loss rose" not in runs("model").text
 
 
-@pytest.mark.parametrize("kind", ["model", "adapter", "dpo"])
+@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto"])
 def test_its_settings_train_the_same_again(runs, tmp_path, kind):
     run, recipe = runs(kind), KINDS[kind][0]
     flags = dict(config=run.folder / "settings.json", output_dir=tmp_path / "again")
@@ -93,7 +94,7 @@ def test_settings_are_those_of_a_checkpoint(inputs, tmp_path):
     assert (run.folder / "settings.json").read_bytes() == settings, "those of a run from its start"
 
 
-@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "reward"])
+@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto", "reward"])
 def test_the_page_has_a_chart_of_each_figure(runs, kind):
     run = runs(kind)
     titles = re.findall("<h2>(.+?)</h2>", (run.folder / "report.html").read_text())

@@ -106,6 +106,17 @@ def test_measured_is_the_planned_of_a_reward_model(model, tmp_path, row):
     assert found.lasting == 0 and found.sent == found.sent_planned
 
 
+@pytest.mark.parametrize("row", [(1, "NO_SHARD", LORA), (2, "FULL_SHARD", dict(gradient_accumulation_steps=2))],
+                         ids=memory_table.label)
+def test_measured_is_the_planned_of_rated_answers(model, tmp_path, row):
+    """Each micro-batch has a forward pass beside it, whose gathers are sent as well."""
+    found = memory_table.run_row(row, model, memory_table.save_rated(tmp_path), tmp_path / "out", recipe="kto")
+    print(memory_table.label(row), found)
+    assert found.measured == pytest.approx(found.planned, rel=0.05)
+    assert found.tensors_measured == pytest.approx(found.tensors_planned, rel=0.05)
+    assert found.lasting == 0 and found.sent == found.sent_planned
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_memory_does_not_grow_with_every_new_length(model, tmp_path, precision):
     """A library that keeps something for each shape of product would show."""

@@ -1,4 +1,4 @@
-"""Runs TRL's SFTTrainer, DPOTrainer or RewardTrainer on the same files and flags as a run of the program.
+"""Runs TRL's SFTTrainer, DPOTrainer, KTOTrainer or RewardTrainer on the same files and flags as a run of the program.
 
 Reference runs are cached by their settings while the process lives: importing TRL costs more than
 all of them together.
@@ -40,7 +40,7 @@ def load_rows(datasets, file, cache):
 
 
 def log_history(flags, trainer="SFT"):
-    """log_history of SFTTrainer, DPOTrainer or RewardTrainer for the flags that base_flags makes."""
+    """log_history of SFTTrainer, DPOTrainer, KTOTrainer or RewardTrainer for the flags that base_flags makes."""
     return _log_history(json.dumps({k: str(v) if isinstance(v, pathlib.Path) else v
                                     for k, v in flags.items() if k != "output_dir"}), trainer)
 

@@ -37,6 +37,9 @@ PrepareOptions read_options(const Json& request) {
   if (request.contains("truncation_mode")) {
     options.preference = PreferenceOptions{.truncation_mode = request["truncation_mode"]};
   }
+  if (request.contains("mismatched_rows")) {
+    options.rated = RatedOptions{.mismatched_rows = request["mismatched_rows"].get<int64_t>()};
+  }
   return options;
 }
 
@@ -86,7 +89,8 @@ Json left_out(const Json& request) {
 }
 
 Json describe(const MicroBatch& batch) {
-  return {{"ids", batch.ids},
+  return {{"mismatched", batch.mismatched ? describe(*batch.mismatched) : Json()},
+          {"ids", batch.ids},
           {"targets", batch.targets},
           {"positions", batch.positions},
           {"offsets", batch.offsets},
@@ -113,8 +117,10 @@ Json prepare_and_collate(const Json& request) try {
   const DatasetStats& dataset = store.stats();
   Json rows = Json::array();
   for (size_t i = 0; i < store.size(); ++i) {
-    rows.push_back(
-        {{"ids", store[i].ids}, {"labels", store[i].labels}, {"lengths", store[i].lengths}});
+    rows.push_back({{"ids", store[i].ids},
+                    {"labels", store[i].labels},
+                    {"lengths", store[i].lengths},
+                    {"rating", static_cast<int>(store[i].rating)}});
   }
   const BatchSampler sampler(static_cast<int64_t>(store.size()),
                              request.at("batch_size").get<int64_t>(), /*world_size=*/1,

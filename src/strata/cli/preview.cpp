@@ -87,7 +87,15 @@ PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tok
     std::string& name = shown.documents.back().name;
     if (kind == data::RowsOf::kPreferences) name = number == 1 ? "chosen" : "rejected";
     if (kind == data::RowsOf::kPairs) name = number == 1 ? "source" : "target";
-    if (name.empty()) name = fmt::format("document {} of {}", number, row.lengths.size());
+    if (kind == data::RowsOf::kRated) {
+      const bool is_desirable = row.rating == data::Rating::kDesirable;
+      name = number > 1     ? "another row's answer, for kl"
+             : is_desirable ? "desirable"
+                            : "undesirable";
+    }
+    if (name.empty() && row.lengths.size() > 1) {
+      name = fmt::format("document {} of {}", number, row.lengths.size());
+    }
   }
   return shown;
 }
@@ -101,10 +109,7 @@ class PreviewMaker {
         store_(is_train_ ? sets.train : *sets.eval) {}
 
   Preview make() {
-    const config::RecipeRow& recipe = config::recipe_of(config_);
-    const data::RowsOf kind = recipe.has_encoder   ? data::RowsOf::kPairs
-                              : recipe.reads_pairs ? data::RowsOf::kPreferences
-                                                   : data::RowsOf::kDocuments;
+    const data::RowsOf kind = kind_of_rows();
     const data::Inspection inspection = data::inspect(store_, *sets_.tokenizer, kind);
     Preview preview;
     preview.title = fmt::format("{} split of {}", config_.preview.split, shown_data());
@@ -129,6 +134,13 @@ class PreviewMaker {
   }
 
  private:
+  data::RowsOf kind_of_rows() const {
+    const config::RecipeRow& recipe = config::recipe_of(config_);
+    if (recipe.has_encoder) return data::RowsOf::kPairs;
+    if (recipe.reads_pairs) return data::RowsOf::kPreferences;
+    return recipe.reads_ratings ? data::RowsOf::kRated : data::RowsOf::kDocuments;
+  }
+
   const std::string& shown_data() const {
     const bool is_other = !is_train_ && !config_.data.validation_file.empty();
     return is_other ? config_.data.validation_file : train::data_name(config_.data);
@@ -192,8 +204,7 @@ class PreviewMaker {
                                        : ""));
     preview.facts.emplace_back(
         "padding", fmt::format("none here; {} of a padded batch's tokens",
-                               percent(data::padding_part(
-                                   store_, batches, config::recipe_of(config_).reads_pairs))));
+                               percent(data::padding_part(store_, batches, kind_of_rows()))));
   }
 
   const config::RunConfig& config_;
@@ -262,7 +273,7 @@ void print_preview(const Preview& preview, bool colours) {
   for (const PreviewRow& row : preview.rows) {
     fmt::print("---- row {} ----\n", row.index);
     for (size_t i = 0; i < row.documents.size(); ++i) {
-      if (row.documents.size() > 1) {
+      if (!row.documents[i].name.empty()) {
         fmt::print("-- {}, {}\n", row.documents[i].name,
                    counted(row.documents[i].tokens.size(), "token"));
       }

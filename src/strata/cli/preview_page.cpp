@@ -38,7 +38,7 @@ void add_token(const PreviewToken& token, std::string& page) {
 void add_row(const PreviewRow& row, std::string& page) {
   page += fmt::format("<section class=\"card\"><h2>Row {}</h2><div class=\"row\">", row.index);
   for (size_t i = 0; i < row.documents.size(); ++i) {
-    if (row.documents.size() > 1) {
+    if (!row.documents[i].name.empty()) {
       page += fmt::format("<div class=\"document\">{}, {}</div>", row.documents[i].name,
                           counted(row.documents[i].tokens.size(), "token"));
     }

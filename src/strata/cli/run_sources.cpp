@@ -137,19 +137,19 @@ static std::string script_of(const std::string& program, bool is_module) {
 }
 
 void require_own_method(const std::string& program, bool is_module) {
-  constexpr std::string_view kMethods[] = {"kto",  "orpo", "cpo", "simpo", "bco", "grpo", "ppo",
-                                           "rloo", "xpo",  "gkd", "prm",   "mlm", "plm",  "glue"};
-  // Of pairs that are made while training, or whose prompts hold pictures.
-  constexpr std::string_view kOfPairs[] = {"online", "vlm"};
+  constexpr std::string_view kMethods[] = {"orpo", "cpo", "simpo", "bco", "grpo", "ppo", "rloo",
+                                           "xpo",  "gkd", "prm",   "mlm", "plm",  "glue"};
+  // Of answers that are made while training, or whose prompts hold pictures.
+  constexpr std::string_view kOfAnswers[] = {"online", "vlm"};
   const std::vector<std::string> words = words_of(script_of(program, is_module));
   for (const std::string& word : words) {
-    const bool is_other =
-        std::ranges::find(kMethods, word) != std::end(kMethods) ||
-        (has(words, "dpo") && std::ranges::find(kOfPairs, word) != std::end(kOfPairs));
+    const bool is_other = std::ranges::find(kMethods, word) != std::end(kMethods) ||
+                          ((has(words, "dpo") || has(words, "kto")) &&
+                           std::ranges::find(kOfAnswers, word) != std::end(kOfAnswers));
     if (!is_other) continue;
     throw ConfigError(
-        "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq) or pairs "
-        "of answers, one preferred to the other (dpo, reward)",
+        "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq), pairs of "
+        "answers, one preferred to the other (dpo, reward), or rated answers (kto)",
         program, word);
   }
 }

@@ -67,6 +67,26 @@ RecipeRow dpo() {
                       "logps/rejected"}};
 }
 
+RecipeRow kto() {
+  return {.name = "kto",
+          .command = "kto",
+          .summary = "fine-tune on answers that are desirable or not",
+          .description =
+              "Fine-tunes a causal language model on answers of which each is desirable or not "
+              "(Kahneman-\nTversky optimisation). The reference is the model that training starts "
+              "from. Flags take\nhyphens or underscores; those with \"kto:\" below are this "
+              "recipe's own.\n",
+          .reads_ratings = true,
+          .label = "KTO",
+          .script_words = {"kto"},
+          .settings = {"max_length", "long_rows", "chat_template_path", "chat_template_format",
+                       "beta", "loss_type", "desirable_weight", "undesirable_weight",
+                       "disable_dropout", "precompute_ref_batch_size"},
+          .figures = {"entropy", "aux_loss", "kl", "rewards/chosen", "rewards/rejected",
+                      "rewards/margins", "logps/chosen", "logps/rejected", "logits/chosen",
+                      "logits/rejected"}};
+}
+
 RecipeRow reward() {
   return {.name = "reward",
           .command = "reward",
@@ -88,7 +108,8 @@ RecipeRow reward() {
 }  // namespace
 
 const std::vector<RecipeRow>& recipes() {
-  static const std::vector<RecipeRow> rows{sft(), peft_lora_seq2seq(), seq2seq(), dpo(), reward()};
+  static const std::vector<RecipeRow> rows{sft(),   peft_lora_seq2seq(), seq2seq(), dpo(), kto(),
+                                           reward()};
   return rows;
 }
 

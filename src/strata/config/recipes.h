@@ -18,6 +18,7 @@ struct RecipeRow {
   std::string_view description;  // of the command, in its --help
   bool has_encoder = false;      // for models with encoder and decoder
   bool reads_pairs = false;      // rows are pairs of answers, one preferred to the other
+  bool reads_ratings = false;    // rows are single answers, desirable or not
   bool gives_rewards = false;    // a head of one number in place of the output layer
   std::string_view task_type = "CAUSAL_LM";  // PEFT's, of its adapters
   std::string_view label = {};               // beside the method, where a run is described
@@ -37,7 +38,7 @@ const std::vector<RecipeRow>& recipes();
 const RecipeRow& recipe_of(const RunConfig& config);
 const RecipeRow& recipe_named(std::string_view name);
 
-// "sft, seq2seq, dpo".
+// "sft, seq2seq, dpo, kto, reward".
 std::string recipe_commands();
 bool is_recipe_command(std::string_view word);
 

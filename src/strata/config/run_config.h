@@ -127,10 +127,11 @@ struct OptimConfig {
   double warmup_ratio = 0;
 };
 
-// Of the recipes dpo and reward. Names and meaning of TRL's DPOConfig and RewardConfig.
+// Of the recipes dpo, kto and reward. Names and meaning of TRL's DPOConfig, KTOConfig and
+// RewardConfig.
 struct PreferenceConfig {
   double beta = 0.1;
-  std::vector<std::string> loss_type;     // empty: sigmoid
+  std::vector<std::string> loss_type;     // empty: sigmoid of dpo, kto of kto
   std::vector<std::string> loss_weights;  // of several; empty: 1
   double label_smoothing = 0;             // of robust and exo_pair
   std::string f_divergence_type = "reverse_kl";
@@ -138,9 +139,10 @@ struct PreferenceConfig {
   double discopop_tau = 0.05;
   std::optional<double> ld_alpha;  // what tokens beyond the shorter answer's length count
   bool disable_dropout = true;
-  std::string truncation_mode = "keep_start";        // keep_start, keep_end
-  std::optional<int64_t> precompute_ref_batch_size;  // default: that of training
-  double center_rewards_coefficient = 0;             // of reward
+  std::string truncation_mode = "keep_start";           // keep_start, keep_end
+  std::optional<int64_t> precompute_ref_batch_size;     // default: that of training
+  double desirable_weight = 1, undesirable_weight = 1;  // of kto
+  double center_rewards_coefficient = 0;                // of reward
 };
 
 struct TrainConfig {

@@ -293,6 +293,12 @@ class RecipeDefaults {
   // DPOConfig's.
   void imply_dpo() { imply("learning_rate", "1e-6"); }
 
+  // KTOConfig's.
+  void imply_kto() {
+    imply("learning_rate", "1e-6");
+    imply("train_sampling_strategy", "sequential");
+  }
+
   // RewardConfig's; its max_length leaves longer pairs out.
   void imply_reward() {
     imply("learning_rate", "1e-4");
@@ -332,6 +338,7 @@ void translate_recipe(Merge& merge) {
   if (name == "sft") return;
   RecipeDefaults defaults(merge, *recipe);
   if (name == "dpo") return defaults.imply_dpo();
+  if (name == "kto") return defaults.imply_kto();
   if (name == "reward") return defaults.imply_reward();
   if (name == "peft_lora_seq2seq") defaults.imply_peft_script();
   defaults.imply_trainer();

@@ -2,30 +2,46 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 namespace strata::data {
 
+// What somebody thought of an answer; kNone: nobody was asked.
+enum class Rating : uint8_t { kNone, kUndesirable, kDesirable };
+
 // One row ready to train on. `labels` has the length of `ids`; -100 = not trained. A packed row
 // holds several documents: `lengths` are their token counts (one entry for an ordinary row). A row
 // for an encoder-decoder model holds two, source and target (rows/pair_tokenizer.h); so does a row
 // of preferences, the prompt with the better answer and with the worse one
-// (rows/preference_tokenizer.h).
+// (rows/preference_tokenizer.h). A rated row holds the prompt with its answer and, where a
+// divergence is estimated, the prompt with the answer of another row (rated_rows.h).
 struct Example {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
   std::vector<int32_t> lengths;
+  Rating rating = Rating::kNone;
 };
 
 // A row as batches are made of it: memory of somebody else, who must outlive the view.
 struct ExampleView {
   std::span<const int32_t> ids, labels, lengths;
+  Rating rating = Rating::kNone;
 
   ExampleView(std::span<const int32_t> ids_in, std::span<const int32_t> labels_in,
-              std::span<const int32_t> lengths_in)
-      : ids(ids_in), labels(labels_in), lengths(lengths_in) {}
-  ExampleView(const Example& row) : ids(row.ids), labels(row.labels), lengths(row.lengths) {}
+              std::span<const int32_t> lengths_in, Rating rating_in = Rating::kNone)
+      : ids(ids_in), labels(labels_in), lengths(lengths_in), rating(rating_in) {}
+  ExampleView(const Example& row)
+      : ids(row.ids), labels(row.labels), lengths(row.lengths), rating(row.rating) {}
+
+  // In memory of its own.
+  Example copy() const {
+    return {.ids = {ids.begin(), ids.end()},
+            .labels = {labels.begin(), labels.end()},
+            .lengths = {lengths.begin(), lengths.end()},
+            .rating = rating};
+  }
 };
 
 // One rank's micro-batch: the rows' documents one after the other, without padding. T = tokens.
@@ -47,6 +63,11 @@ struct MicroBatch {
   std::vector<int64_t> source_positions;   // [S]
   std::vector<int64_t> source_token_keys;  // [S] other keys than those above
   std::vector<int64_t> source_offsets;     // [documents + 1]
+
+  // Rated rows, of which the above is one document each.
+  std::vector<Rating> ratings = {};  // [rows]; empty: nothing is rated
+  // The same rows' prompts with the answers of others, a document for each; null: there are none.
+  std::shared_ptr<const MicroBatch> mismatched = {};
 };
 
 }  // namespace strata::data

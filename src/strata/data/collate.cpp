@@ -19,9 +19,16 @@ void check_row(const ExampleView& row, int64_t index) {
   }
 }
 
-void append_row(const ExampleView& row, int64_t row_index, MicroBatch& batch) {
-  size_t at = 0;
-  for (const int32_t length : row.lengths) {
+// Which documents of a row.
+struct Documents {
+  size_t first, count;
+};
+
+void append_row(const ExampleView& row, int64_t row_index, const Documents& documents,
+                MicroBatch& batch) {
+  const auto skipped = row.lengths.first(documents.first);
+  auto at = static_cast<size_t>(std::accumulate(skipped.begin(), skipped.end(), int64_t{0}));
+  for (const int32_t length : row.lengths.subspan(documents.first, documents.count)) {
     if (length == 0) continue;
     batch.first_labels.push_back(row.labels[at]);
     for (int32_t i = 0; i < length; ++i, ++at) {
@@ -60,6 +67,31 @@ void append_pair(const ExampleView& row, int64_t row_index, int64_t decoder_star
   batch.offsets.push_back(static_cast<int64_t>(batch.ids.size()));
 }
 
+// The document behind the first of every rated row.
+std::shared_ptr<const MicroBatch> collate_mismatched(std::span<const ExampleView> rows,
+                                                     std::span<const int64_t> row_indices) {
+  MicroBatch batch;
+  batch.offsets.push_back(0);
+  batch.rows.assign(row_indices.begin(), row_indices.end());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    append_row(rows[i], row_indices[i], {.first = 1, .count = 1}, batch);
+    batch.row_tokens.push_back(rows[i].lengths[1]);
+  }
+  return std::make_shared<const MicroBatch>(std::move(batch));
+}
+
+// Documents of rated rows: their own, and one beside it in all of them or in none.
+size_t documents_of_rated(std::span<const ExampleView> rows) {
+  const size_t count = rows[0].lengths.size();
+  const bool is_sound = count == 1 || count == 2;
+  for (const ExampleView& row : rows) {
+    if (is_sound && row.rating != Rating::kNone && row.lengths.size() == count) continue;
+    throw InternalError("collate: found {} documents in a row of a rated set, expected {}",
+                        row.lengths.size(), is_sound ? count : 1);
+  }
+  return count;
+}
+
 }  // namespace
 
 MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices,
@@ -80,14 +112,20 @@ MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> r
   batch.offsets.push_back(0);
   if (decoder_start) batch.source_offsets.push_back(0);
   batch.rows.assign(row_indices.begin(), row_indices.end());
+  const bool are_rated = !rows.empty() && rows[0].rating != Rating::kNone;
+  const size_t rated_documents = are_rated ? documents_of_rated(rows) : 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (decoder_start) {
       append_pair(rows[i], row_indices[i], *decoder_start, batch);
     } else {
-      append_row(rows[i], row_indices[i], batch);
+      const size_t count = are_rated ? 1 : rows[i].lengths.size();
+      append_row(rows[i], row_indices[i], {.first = 0, .count = count}, batch);
     }
-    batch.row_tokens.push_back(static_cast<int64_t>(rows[i].ids.size()));
+    batch.row_tokens.push_back(are_rated ? rows[i].lengths[0]
+                                         : static_cast<int64_t>(rows[i].ids.size()));
+    if (are_rated) batch.ratings.push_back(rows[i].rating);
   }
+  if (rated_documents == 2) batch.mismatched = collate_mismatched(rows, row_indices);
   return batch;
 }
 

@@ -89,6 +89,8 @@ Json to_json(const DatasetStats& stats) {
           {"num_tokens", stats.num_tokens},
           {"num_targets", stats.num_targets},
           {"num_split_prompts", stats.num_split_prompts},
+          {"num_desirable", stats.num_desirable},
+          {"num_undesirable", stats.num_undesirable},
           {"num_cut_sources", stats.num_cut_sources},
           {"num_cut_targets", stats.num_cut_targets},
           {"roles", stats.roles},
@@ -111,6 +113,8 @@ DatasetStats stats_from_json(const Json& json) {
   stats.num_tokens = json.at("num_tokens").get<int64_t>();
   stats.num_targets = json.at("num_targets").get<int64_t>();
   stats.num_split_prompts = json.at("num_split_prompts").get<int64_t>();
+  stats.num_desirable = json.at("num_desirable").get<int64_t>();
+  stats.num_undesirable = json.at("num_undesirable").get<int64_t>();
   stats.num_cut_sources = json.at("num_cut_sources").get<int64_t>();
   stats.num_cut_targets = json.at("num_cut_targets").get<int64_t>();
   stats.roles = json.at("roles").get<std::map<std::string, int64_t>>();

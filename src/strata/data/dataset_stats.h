@@ -43,6 +43,7 @@ struct DatasetStats {
   // Rows whose prompt does not tokenize to a prefix of prompt + completion: training sees another
   // prompt end than inference will. Worth a warning.
   int64_t num_split_prompts = 0;
+  int64_t num_desirable = 0, num_undesirable = 0;    // rated rows
   int64_t num_cut_sources = 0, num_cut_targets = 0;  // of pairs: max_source_length, ...
   std::map<std::string, int64_t> roles = {};         // how many messages of the rows have a role
   int64_t num_text_fields = 0;  // rows that are made of the column dataset_text_field, or end there

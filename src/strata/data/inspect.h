@@ -37,8 +37,9 @@ inline constexpr int64_t kMaxBars = 20;
 
 // What the documents of a row are: for themselves, a chosen and a rejected answer
 // (rows/preference_tokenizer.h), or a source, which does not train, and its target
-// (rows/pair_tokenizer.h).
-enum class RowsOf : uint8_t { kDocuments, kPreferences, kPairs };
+// (rows/pair_tokenizer.h), or a rated answer and, where there is one, the answer of another row
+// (rated_rows.h), which is not learnt.
+enum class RowsOf : uint8_t { kDocuments, kPreferences, kPairs, kRated };
 
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
                    RowsOf rows = RowsOf::kDocuments);
@@ -51,9 +52,9 @@ void count_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& r
 void count_preference_roles(const std::vector<Row>& rows, std::map<std::string, int64_t>& roles);
 
 // Tokens that a padding collator would add to these batches, as a part of all it would hand on.
-// `batches`: indices of rows. Of preferences each document is padded.
+// `batches`: indices of rows. Of preferences each document is padded, of rated rows the answer.
 double padding_part(const TokenStore& store, const std::vector<std::vector<int64_t>>& batches,
-                    bool are_preferences = false);
+                    RowsOf kind = RowsOf::kDocuments);
 
 // One warning a line about what is probably wrong. `roles`: of count_roles; `template_source`:
 // empty if no template is used.

@@ -23,7 +23,7 @@ bool is_untrained(const Example& row) {
 }  // namespace
 
 bool fit_length(const PrepareOptions& options, Example& row) {
-  if (options.pairs) return false;
+  if (options.pairs || options.rated) return false;  // of rated ones rated_rows.h
   if (options.preference) return fit_answers(options, row);
   const auto size = static_cast<int64_t>(row.ids.size());
   const bool keeps_all =
@@ -55,7 +55,7 @@ std::vector<Example> split_row(const Example& row, int64_t max_length) {
 }
 
 bool is_cut_away(const PrepareOptions& options, const Example& row) {
-  if (options.packing || options.max_length == 0) return false;
+  if (options.packing || options.rated || options.max_length == 0) return false;
   if (options.preference && options.preference->are_rewarded) return false;
   return options.preference ? find_untrained_answer(row) < row.lengths.size() : is_untrained(row);
 }

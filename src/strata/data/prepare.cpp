@@ -13,8 +13,10 @@
 #include "strata/data/inspect.h"
 #include "strata/data/long_rows.h"
 #include "strata/data/pack.h"
+#include "strata/data/rated_rows.h"
 #include "strata/data/row_pool.h"
 #include "strata/data/rows/preference_row.h"
+#include "strata/data/rows/rated_row.h"
 #include "strata/data/rows/row_tokenizer.h"
 #include "strata/data/store/waiting_rows.h"
 
@@ -39,16 +41,11 @@ bool is_format_error(const std::exception_ptr& error) {
   }
 }
 
-Example copy_of(const ExampleView& row) {
-  return {.ids = {row.ids.begin(), row.ids.end()},
-          .labels = {row.labels.begin(), row.labels.end()},
-          .lengths = {row.lengths.begin(), row.lengths.end()}};
-}
-
 }  // namespace
 
-// The way of a row: tokenize, cut or drop, wait for the others where the order changes, pack, wait
-// again where packed rows are shuffled, keep.
+// The way of a row: tokenize, cut or drop, wait for the others where the order changes, pack (or,
+// of rated answers, cut and stand beside another's), wait again where packed rows are shuffled,
+// keep.
 class Preparation::Steps {
  public:
   Steps(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
@@ -66,6 +63,9 @@ class Preparation::Steps {
       packer_.emplace(options.max_length, options.packing_strategy,
                       [this](Example row) { take_packed(std::move(row)); });
     }
+    if (options.rated) {
+      rated_.emplace(options, [this](const ExampleView& row) { this->keep(row); });
+    }
   }
 
   bool add(RowBatch batch) {
@@ -76,7 +76,8 @@ class Preparation::Steps {
     part_ = batch.part;
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
-    if (format_.kind == RowKind::kMessages || format_.kind == RowKind::kPromptMessages) {
+    if (format_.kind == RowKind::kMessages || format_.kind == RowKind::kPromptMessages ||
+        format_.kind == RowKind::kRatedMessages) {
       count_roles(batch.rows, stats_.roles);
     }
     if (format_.kind == RowKind::kPreferenceMessages) {
@@ -108,6 +109,7 @@ class Preparation::Steps {
     if (!pool_) throw FormatError(stats_.bad_rows.first);
     if (waiting_) waiting_->replay(order_of(order), [this](const auto& row) { pack_row(row); });
     if (packer_) packer_->finish();
+    if (rated_) finish_rated();
     if (packed_) {
       packed_->replay(shuffled(count_up(packed_->count()), options_.seed),
                       [this](const auto& row) { keep(row); });
@@ -118,20 +120,25 @@ class Preparation::Steps {
     throw FormatError(
         "{}: found no {} to train on in {} ({} of them dropped because {}, {} longer than "
         "max_length {} ({}), {} bad), expected at least one; check {}max_length{}",
-        options_.subject, options_.preference ? "pair" : "token",
+        options_.subject,
+        options_.preference ? "pair"
+        : options_.rated    ? "answer"
+                            : "token",
         counted(stats_.num_sources, "row"), stats_.num_dropped,
-        options_.preference ? "nothing is left of an answer" : "all their labels are masked",
+        learns_answers() ? "nothing is left of an answer" : "all their labels are masked",
         stats_.num_long, options_.max_length, options_.long_rows, bad.count,
-        options_.preference ? "" : "the label masks and ",
+        learns_answers() ? "" : "the label masks and ",
         bad.count > 0 ? "; the first bad row: " + bad.first : "");
   }
 
  private:
+  bool learns_answers() const { return options_.preference || options_.rated; }
   bool is_full() const { return options_.max_rows > 0 && num_kept_ >= options_.max_rows; }
 
   RowFormat format_of(const Row& row) const {
     if (options_.pairs) return {.kind = RowKind::kPair};
     const std::string& text_field = options_.dataset_text_field;
+    if (options_.rated) return detect_rated(row, text_field);
     return options_.preference ? detect_preference(row, text_field)
                                : detect_format(row, text_field);
   }
@@ -162,7 +169,7 @@ class Preparation::Steps {
     outcome.place = row.place();
     try {
       if (!options_.pairs) {
-        require_format(row, options_.dataset_text_field, format_, first_row_);
+        require_format(row, format_of(row), format_, first_row_);
       }
       outcome.row = row_tokenizer_->tokenize(row);
     } catch (const FormatError& error) {
@@ -207,9 +214,28 @@ class Preparation::Steps {
     stats_.note_missing_answers(outcome.row.missing_answers, outcome.place);
     const std::vector<int32_t>& lengths = outcome.row.example.lengths;
     if (lengths.empty()) return;
-    int64_t tokens = *std::ranges::max_element(lengths);
+    int64_t tokens = options_.rated ? longest_answer(lengths) : *std::ranges::max_element(lengths);
+    if (tokens == 0) return;
     if (options_.max_length > 0 && !options_.pairs) tokens = std::min(tokens, options_.max_length);
     stats_.note_length(tokens, outcome.place);
+  }
+
+  // Of the parts that RatedRows takes: the longest prompt with its answer that may stay; 0: none.
+  int64_t longest_answer(const std::vector<int32_t>& parts) const {
+    int64_t longest = 0;
+    for (size_t i = 0; i + 1 < parts.size(); i += 2) {
+      const int64_t tokens = int64_t{parts[i]} + parts[i + 1];
+      const bool is_out =
+          options_.long_rows == "drop" && options_.max_length > 0 && tokens > options_.max_length;
+      if (!is_out) longest = std::max(longest, tokens);
+    }
+    return longest;
+  }
+
+  void finish_rated() {
+    rated_->finish();
+    stats_.num_long += rated_->num_long();
+    stats_.num_dropped += rated_->num_dropped();
   }
 
   void take(Example row) {
@@ -238,7 +264,10 @@ class Preparation::Steps {
     return options_.shuffle ? shuffled(std::move(order), options_.seed) : order;
   }
 
-  void pack_row(const ExampleView& row) { packer_ ? packer_->add(row) : keep(row); }
+  void pack_row(const ExampleView& row) {
+    if (rated_) return rated_->add(row);
+    packer_ ? packer_->add(row) : keep(row);
+  }
 
   void take_packed(Example row) {
     if (!options_.separate_documents) {
@@ -247,8 +276,15 @@ class Preparation::Steps {
     packed_ ? packed_->add(row) : keep(row);
   }
 
+  // Of a rated row.
+  static ExampleView own_document(const ExampleView& row) {
+    const auto size = static_cast<size_t>(row.lengths[0]);
+    return {row.ids.first(size), row.labels.first(size), row.lengths.first(1), row.rating};
+  }
+
   int64_t targets_of(const ExampleView& row) const {
     if (options_.pairs) return row.lengths.back();
+    if (options_.rated) return count_targets(own_document(row));
     const bool are_rewarded = options_.preference && options_.preference->are_rewarded;
     return are_rewarded ? static_cast<int64_t>(row.lengths.size()) : count_targets(row);
   }
@@ -256,7 +292,9 @@ class Preparation::Steps {
   void keep(const ExampleView& row) {
     if (is_full()) return;
     ++num_kept_;
-    stats_.num_tokens += static_cast<int64_t>(row.ids.size());
+    stats_.num_tokens += options_.rated ? row.lengths[0] : static_cast<int64_t>(row.ids.size());
+    stats_.num_desirable += row.rating == Rating::kDesirable;
+    stats_.num_undesirable += row.rating == Rating::kUndesirable;
     stats_.num_targets += targets_of(row);
     keep_(row);
   }
@@ -275,6 +313,7 @@ class Preparation::Steps {
   std::vector<int64_t> row_ends_;  // of mixtures: rows taken after each row that was read
   std::optional<WaitingRows> waiting_, packed_;
   std::optional<Packer> packer_;
+  std::optional<RatedRows> rated_;
   std::optional<RowTokenizer> row_tokenizer_;
   std::optional<RowPool> pool_;  // the last member: its threads end before what they use
 };
@@ -294,7 +333,7 @@ Dataset prepare(const std::vector<Row>& rows, const text::Tokenizer& tokenizer,
                 const text::ChatTemplate* tmpl, const PrepareOptions& options) {
   Dataset dataset;
   Preparation preparation(tokenizer, tmpl, options, [&dataset](const ExampleView& row) {
-    dataset.rows.push_back(copy_of(row));
+    dataset.rows.push_back(row.copy());
   });
   if (!rows.empty()) preparation.add({.rows = rows, .part = 1.0});
   static_cast<DatasetStats&>(dataset) = preparation.finish();

@@ -25,10 +25,10 @@ struct Dataset : DatasetStats {
 // with from/value); `prompt` and `completion`, both strings or both message lists; `input_ids` with
 // `labels` or with `completion_mask` / `assistant_masks`; `instruction` and `output`, with `input`
 // where given (Alpaca). Optional columns: `tools`, `chat_template_kwargs`; `system` of messages and
-// Alpaca, `history` of Alpaca. Others are counted. Preferences: rows/preference_row.h. Of them rows
-// are dropped in which truncation leaves an answer without a token to train on, which are those
-// whose prompt alone fills max_length. `tmpl` may be null when the rows hold no messages.
-// assistant_only_loss trains what the template's
+// Alpaca, `history` of Alpaca. Others are counted. Preferences: rows/preference_row.h; rated
+// answers: rows/rated_row.h. Of them rows are dropped in which truncation leaves an answer without
+// a token to train on, which are those whose prompt alone fills max_length. `tmpl` may be null when
+// the rows hold no messages. assistant_only_loss trains what the template's
 // {% generation %} blocks wrote; for a template without them, see rows/assistant_mask.h.
 // Errors: ConfigError for options that contradict each other or the rows; FormatError with file and
 // line for a row that cannot be used; FormatError if nothing to train on is left.

@@ -10,6 +10,26 @@
 namespace strata::data {
 namespace {
 
+// Of answers that are learnt as wholes.
+void check_answer_options(const PrepareOptions& options, const char* what) {
+  if (options.max_length == 1) {
+    throw ConfigError(
+        "max_length: found 1, expected at least 2 for {} (a token of an answer and one in front of "
+        "it), or none",
+        what);
+  }
+  const auto refuse = [what](bool is_set, const char* setting) {
+    if (!is_set) return;
+    throw ConfigError("{}: found with {}, expected it only where examples are imitated; remove it",
+                      setting, what);
+  };
+  refuse(options.packing, "packing");
+  refuse(options.long_rows == "split", "long_rows split");
+  refuse(!options.completion_only_loss.value_or(true), "completion_only_loss false");
+  refuse(options.assistant_only_loss, "assistant_only_loss");
+  refuse(options.append_concat_token, "append_concat_token");
+}
+
 void check_preference_options(const PrepareOptions& options) {
   if (options.preference->are_rewarded) {
     if (options.long_rows == "drop") return;
@@ -22,22 +42,7 @@ void check_preference_options(const PrepareOptions& options) {
   if (mode != "keep_start" && mode != "keep_end") {
     throw ConfigError("truncation_mode: found \"{}\", expected keep_start or keep_end", mode);
   }
-  if (options.max_length == 1) {
-    throw ConfigError(
-        "max_length: found 1, expected at least 2 for preferences (a token of an answer and one in "
-        "front of it), or none");
-  }
-  const auto refuse = [](bool is_set, const char* setting) {
-    if (!is_set) return;
-    throw ConfigError(
-        "{}: found with preferences, expected it only where examples are imitated; remove it",
-        setting);
-  };
-  refuse(options.packing, "packing");
-  refuse(options.long_rows == "split", "long_rows split");
-  refuse(!options.completion_only_loss.value_or(true), "completion_only_loss false");
-  refuse(options.assistant_only_loss, "assistant_only_loss");
-  refuse(options.append_concat_token, "append_concat_token");
+  check_answer_options(options, "preferences");
 }
 
 }  // namespace
@@ -65,6 +70,13 @@ void check_prepare_options(const PrepareOptions& options) {
     throw ConfigError("threads: found {}, expected at least 1", options.threads);
   }
   if (options.preference) check_preference_options(options);
+  if (options.rated) {
+    check_answer_options(options, "rated answers");
+    if (options.rated->mismatched_rows < 0) {
+      throw ConfigError("mismatched_rows: found {}, expected 0 or more",
+                        options.rated->mismatched_rows);
+    }
+  }
 }
 
 }  // namespace strata::data

@@ -11,6 +11,13 @@
 
 namespace strata::data {
 
+// The names are KTOConfig's where it has one.
+struct RatedOptions {
+  // Rows among which answers are dealt to the prompts of others, for the estimate of a divergence
+  // (per_device_train_batch_size); 0: they are not.
+  int64_t mismatched_rows = 0;
+};
+
 // The names are SFTConfig's.
 struct PrepareOptions {
   std::string dataset_text_field = "text";  // column of plain text rows
@@ -47,6 +54,10 @@ struct PrepareOptions {
   // documents (rows/preference_tokenizer.h), which are cut one by one to max_length (at least 2);
   // long_rows "drop" leaves rows with a longer one out. Never packed, never split.
   std::optional<PreferenceOptions> preference = {};
+  // Rows are answers with a rating, or preferences, of which each becomes two of them
+  // (rated_rows.h). Documents are cut to max_length (at least 2) at their ends; long_rows "drop"
+  // leaves longer ones out. Never packed, never split.
+  std::optional<RatedOptions> rated = {};
 };
 
 // Errors: ConfigError for options that contradict each other, whatever the rows are.

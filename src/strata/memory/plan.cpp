@@ -96,6 +96,8 @@ class Walk {
   }
 
   void micro_step(bool first, bool last, int64_t times) {
+    const comm::SentBytes before = comm::sent_bytes(store_.mesh());
+    if (!options_.beside_documents.empty()) run_forward(options_.beside_documents, {});
     const nn::Batch batch = imagined_part(options_.documents, options_.sources);
     nn::LossSums sums;
     nn::ForwardContext context;
@@ -103,7 +105,6 @@ class Walk {
     context.head.sums = &sums;
     nn::ExpertBalance balance(/*scale=*/1, store_.mesh().sequence.get());
     if (options_.balances_experts) context.balance = &balance;
-    const comm::SentBytes before = comm::sent_bytes(store_.mesh());
     executor_.train(batch, context, first, last);
     balance.complete();
     sent_ += (comm::sent_bytes(store_.mesh()) - before) * times;
@@ -119,8 +120,12 @@ class Walk {
 
   void evaluate() {
     if (options_.eval_documents.empty()) return;
+    run_forward(options_.eval_documents, options_.eval_sources);
+  }
+
+  void run_forward(const std::vector<int64_t>& documents, const std::vector<int64_t>& sources) {
     account_.begin_phase("evaluate");
-    const nn::Batch batch = imagined_part(options_.eval_documents, options_.eval_sources);
+    const nn::Batch batch = imagined_part(documents, sources);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.head.sums = &sums;

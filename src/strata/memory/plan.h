@@ -17,6 +17,8 @@ namespace strata::memory {
 struct WalkOptions {
   std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
   std::vector<int64_t> eval_documents{};  // empty: nothing is evaluated
+  // Of a pass without gradients before that of every micro-batch; empty: there is none.
+  std::vector<int64_t> beside_documents{};
   int64_t accumulation = 1;
   // Encoder-decoder models: each document's source. Empty: there are none.
   std::vector<int64_t> sources{}, eval_sources{};

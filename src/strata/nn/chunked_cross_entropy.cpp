@@ -1,6 +1,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -12,7 +13,7 @@
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/nn/dora.h"
-#include "strata/nn/preference_loss.h"
+#include "strata/nn/preference.h"
 #include "strata/nn/rescale.h"
 #include "strata/nn/weight_product.h"
 #include "strata/ops/cross_entropy.h"
@@ -49,7 +50,7 @@ struct LossCall {
   bool training;
   at::Tensor dora_norms;  // of a DoRA branch: they do not depend on the chunk
   ops::CrossEntropyOptions options;
-  Preference* preference = nullptr;  // documents are pairs, whose losses are learnt
+  Preference* preference = nullptr;  // its documents' losses are learnt in the place of the tokens'
   at::Tensor row_scales = {};        // fp32 [R]: what each row's gradient counts; undefined: 1
 };
 
@@ -158,6 +159,7 @@ LossBuffers make_buffers(const at::Tensor& h, const Linear& output, bool want_gr
 struct ChunkedRows {
   at::Tensor rows;
   int64_t chunk;
+  at::Tensor mean_logits = {};  // fp32 [R]; undefined: nobody asked
 };
 
 void add(ops::CrossEntropySums& sums, const ops::CrossEntropySums& part) {
@@ -177,6 +179,17 @@ ops::CrossEntropySums sum_chunks(const ChunkedRows& found) {
   return sums;
 }
 
+double sum_of_mean_logits(const ChunkedRows& found, int64_t first, int64_t last) {
+  if (!found.mean_logits.defined() || first == last) return 0;
+  return found.mean_logits.narrow(0, first, last - first).sum(at::kDouble).item<double>();
+}
+
+// [R] of logits [R, V], as the loss sees them.
+at::Tensor mean_of_logits(const at::Tensor& logits, double softcap) {
+  if (softcap == 0) return logits.mean(1, /*keepdim=*/false, at::kFloat);
+  return (logits / softcap).tanh_().mean(1, /*keepdim=*/false, at::kFloat).mul_(softcap);
+}
+
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
 // waits for a device once, behind the last chunk.
 ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
@@ -187,6 +200,11 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
   if (h.is_cuda()) {
     ops::check_targets(targets, vocab);
     targets = to_device(targets, h.device());
+  }
+  at::Tensor mean_logits;
+  const bool is_first_pass = !call.row_scales.defined();
+  if (is_first_pass && call.preference != nullptr && call.preference->wants_mean_logits()) {
+    mean_logits = at::empty({rows}, h.options().dtype(at::kFloat));
   }
   Rescale* rescale = call.output->rescale();
   Rescale* of_input = rescale != nullptr && rescale->of_input ? rescale : nullptr;
@@ -199,6 +217,9 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     const bool is_widened = !buffers.widened.is_same(buffers.logits);
     at::Tensor logits = buffers.widened.narrow(0, 0, length);
     if (is_widened) logits.copy_(result.logits);
+    if (mean_logits.defined()) {
+      mean_logits.narrow(0, start, length).copy_(mean_of_logits(logits, call.options.softcap));
+    }
     ops::cross_entropy_rows_(logits, targets.narrow(0, start, length), call.scale,
                              call.want_gradient, buffers.rows.narrow(0, start, length),
                              call.options);
@@ -211,7 +232,8 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     chunk_backward(call, x, result, draw, rows_dh);
     if (of_input != nullptr) rows_dh.copy_(rescale_backward(rows_dh, rows_h, *of_input));
   }
-  return {buffers.rows.is_cuda() ? buffers.rows.cpu() : buffers.rows, buffers.chunk};
+  if (mean_logits.defined() && mean_logits.is_cuda()) mean_logits = mean_logits.cpu();
+  return {buffers.rows.is_cuda() ? buffers.rows.cpu() : buffers.rows, buffers.chunk, mean_logits};
 }
 
 bool trains(const Linear& layer) {
@@ -233,26 +255,12 @@ std::vector<int64_t> document_rows(const at::Tensor& trained, const std::vector<
   return starts;
 }
 
-// [D] the first of each document's rows that ld_alpha weighs, those beyond the length of the
-// shorter document of its pair; the document's end where there is none.
-std::vector<int64_t> tail_rows(const std::vector<int64_t>& starts,
-                               const PreferenceOptions& options) {
-  std::vector<int64_t> tails(starts.begin() + 1, starts.end());
-  if (!options.ld_alpha) return tails;
-  for (size_t d = 0; d + 1 < tails.size(); d += 2) {
-    const int64_t shared = std::min(starts[d + 1] - starts[d], starts[d + 2] - starts[d + 1]);
-    tails[d] = starts[d] + shared;
-    tails[d + 1] = starts[d + 1] + shared;
-  }
-  return tails;
-}
-
-// The pairs' losses in the place of the tokens': what a token's gradient counts is known when the
-// log-probabilities of whole documents are. A frozen layer's is scaled then; one that trains has
-// taken it into its own by that time, so that it makes its logits twice.
-ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Tensor dh,
-                                      const std::vector<int64_t>& starts) {
-  Preference& preference = *call.preference;
+// The documents' losses in the place of the tokens': what a token's gradient counts is known when
+// the log-probabilities of whole documents are. A frozen layer's is scaled then; one that trains
+// has taken it into its own by that time, so that it makes its logits twice.
+ops::CrossEntropySums loss_over_documents(LossCall call, const at::Tensor& h, at::Tensor dh,
+                                          const std::vector<int64_t>& starts) {
+  Preference& learnt = *call.preference;
   const float loss_scale = call.scale;
   const bool learns = call.want_gradient;
   const bool twice = learns && trains(*call.output);
@@ -261,22 +269,22 @@ ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Te
   const ChunkedRows found = loss_over_chunks(call, h, dh);
 
   ops::CrossEntropySums sums;
-  preference.documents.clear();
+  learnt.documents.clear();
   const auto sums_of = [&](int64_t first, int64_t last) {
     return ops::sum_cross_entropy_rows(found.rows.narrow(0, first, last - first));
   };
-  const std::vector<int64_t> tails = tail_rows(starts, preference.options);
+  const std::vector<int64_t> tails = learnt.tails(starts);
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     const ops::CrossEntropySums document = sums_of(starts[d], starts[d + 1]);
     const bool has_tail = tails[d] < starts[d + 1];
-    preference.documents.push_back({-document.loss,
-                                    has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0,
-                                    document.correct, document.entropy, document.tokens});
+    learnt.documents.push_back(
+        {-document.loss, has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0, document.correct,
+         document.entropy, document.tokens, sum_of_mean_logits(found, starts[d], starts[d + 1])});
     add(sums, document);
   }
-  if (preference.reference.empty()) return sums;
-  const PairLosses losses = pair_losses(preference);
-  sums.loss = losses.sum;
+  const std::optional<DocumentSlopes> losses = learnt.losses();
+  if (!losses) return sums;
+  sums.loss = losses->sum;
   if (!learns) return sums;
 
   at::Tensor scales = at::zeros({h.size(0)}, at::kFloat);
@@ -285,8 +293,8 @@ ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Te
     const auto fill = [&](int64_t first, int64_t last, double slope) {
       scales.narrow(0, first, last - first).fill_(-slope * static_cast<double>(loss_scale));
     };
-    fill(starts[d], tails[d], losses.slopes[d]);
-    fill(tails[d], starts[d + 1], losses.tail_slopes[d]);
+    fill(starts[d], tails[d], losses->slopes[d]);
+    fill(tails[d], starts[d + 1], losses->tail_slopes[d]);
   }
   scales = to_device(scales, h.device());
   if (twice) {
@@ -301,7 +309,7 @@ ops::CrossEntropySums loss_over_pairs(LossCall call, const at::Tensor& h, at::Te
 
 ops::CrossEntropySums loss_over_rows(const LossCall& call, const at::Tensor& h, at::Tensor dh,
                                      const std::vector<int64_t>& starts) {
-  if (call.preference != nullptr) return loss_over_pairs(call, h, dh, starts);
+  if (call.preference != nullptr) return loss_over_documents(call, h, dh, starts);
   return sum_chunks(loss_over_chunks(call, h, dh));
 }
 

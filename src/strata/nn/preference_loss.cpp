@@ -1,5 +1,6 @@
 #include "strata/nn/preference_loss.h"
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -136,7 +137,23 @@ at::Tensor scores_of(const at::Tensor& log_ratios, const PreferenceOptions& opti
 
 }  // namespace
 
-PairLosses pair_losses(const Preference& batch) {
+std::vector<int64_t> PairPreference::tails(const std::vector<int64_t>& starts) const {
+  std::vector<int64_t> tails = Preference::tails(starts);
+  if (!options.ld_alpha) return tails;
+  for (size_t d = 0; d + 1 < tails.size(); d += 2) {
+    const int64_t shared = std::min(starts[d + 1] - starts[d], starts[d + 2] - starts[d + 1]);
+    tails[d] = starts[d] + shared;
+    tails[d + 1] = starts[d + 1] + shared;
+  }
+  return tails;
+}
+
+std::optional<DocumentSlopes> PairPreference::losses() const {
+  if (reference.empty()) return std::nullopt;
+  return pair_losses(*this);
+}
+
+DocumentSlopes pair_losses(const PairPreference& batch) {
   const auto count = static_cast<int64_t>(batch.documents.size());
   const PreferenceOptions& options = batch.options;
   at::Tensor front = at::empty({count}, at::kDouble), tail = at::empty_like(front);

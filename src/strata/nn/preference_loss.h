@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "strata/nn/preference.h"
+
 namespace strata::nn {
 
 // The names and the meanings are DPOConfig's of TRL; the ranges are checked where settings are.
@@ -25,22 +27,16 @@ struct PreferenceOptions {
   std::optional<double> ld_alpha = {};
 };
 
-// Of a document's trained tokens.
-struct DocumentSums {
-  double log_prob = 0;  // in nats
-  double tail = 0;      // the part of it that ld_alpha weighs; 0 without one
-  double correct = 0;   // tokens whose target has the largest logit
-  double entropy = 0;   // of the predictions, in nats
-  int64_t tokens = 0;
-
-  double weighted_log_prob(const PreferenceOptions& options) const {
-    return log_prob - (1 - options.ld_alpha.value_or(1)) * tail;
-  }
-};
-
 // A micro-batch whose documents are pairs, the preferred answer first: what the head must know, and
 // what it tells.
-struct Preference {
+struct PairPreference : Preference {
+  // Those beyond the length of the shorter document of each pair, with ld_alpha.
+  std::vector<int64_t> tails(const std::vector<int64_t>& starts) const override;
+  std::optional<DocumentSlopes> losses() const override;
+  double weighted_log_prob(const DocumentSums& document) const {
+    return document.log_prob - (1 - options.ld_alpha.value_or(1)) * document.tail;
+  }
+
   PreferenceOptions options;
   // [D] weighted log-probabilities of the documents by the model that training starts from.
   // Empty: the documents are summed, nothing is learnt.
@@ -51,17 +47,10 @@ struct Preference {
   // Of the step that the micro-batch belongs to: pairs by trained tokens of preferred answers. The
   // loss "sft" is a mean over those.
   double pairs_per_chosen_token = 0;
-  std::vector<DocumentSums> documents;  // [D] filled by the head
-};
-
-struct PairLosses {
-  double sum = 0;  // over the pairs
-  // [D] d(sum) / d(log-probability of the document), of its tokens before the tail and of the tail.
-  std::vector<double> slopes, tail_slopes;
 };
 
 // Requires: `documents` are filled, `reference` and `answer_tokens` have as many entries; losses
 // that are known.
-PairLosses pair_losses(const Preference& batch);
+DocumentSlopes pair_losses(const PairPreference& batch);
 
 }  // namespace strata::nn

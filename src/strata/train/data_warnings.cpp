@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include <fmt/ranges.h>
 
@@ -120,6 +121,44 @@ int64_t count_same_answers(const data::TokenStore& pairs) {
   return count;
 }
 
+// As Python's round(): of the number that the decimal's digits are nearest to.
+double two_decimals(double value) { return std::stod(fmt::format("{:.2f}", value)); }
+
+// What the sums of both weights should be to each other (the paper's equation 8: from 1 to 4/3); as
+// the reference says it, of training rows.
+std::vector<std::string> rating_warnings(const config::RunConfig& config,
+                                         const data::DatasetStats& stats,
+                                         const std::string& prefix) {
+  if (!config::recipe_of(config).reads_ratings) return {};
+  const double desirable_weight = config.preference.desirable_weight;
+  const double undesirable_weight = config.preference.undesirable_weight;
+  std::vector<std::string> lines;
+  if (stats.num_desirable == 0 || stats.num_undesirable == 0) {
+    lines.push_back(fmt::format("{}none of {} is {}: what sets them apart is not learnt", prefix,
+                                counted(stats.num_desirable + stats.num_undesirable, "answer"),
+                                stats.num_desirable == 0 ? "desirable" : "undesirable"));
+    return lines;
+  }
+  if (!prefix.empty() || stats.num_desirable == stats.num_undesirable) return lines;
+  const auto desirable = static_cast<double>(stats.num_desirable);
+  const auto undesirable = static_cast<double>(stats.num_undesirable);
+  const double desirable_from = two_decimals(undesirable * undesirable_weight / desirable);
+  const double desirable_to = two_decimals(undesirable * undesirable_weight / desirable * 1.33);
+  const double undesirable_from = two_decimals(desirable * desirable_weight / undesirable / 1.33);
+  const double undesirable_to = two_decimals(desirable * desirable_weight / undesirable);
+  const bool is_usual =
+      (desirable_from <= desirable_weight && desirable_weight <= desirable_to) ||
+      (undesirable_from <= undesirable_weight && undesirable_weight <= undesirable_to);
+  if (is_usual) return lines;
+  lines.push_back(fmt::format(
+      "{} desirable and {} undesirable answers with the weights {} and {}: one kind outweighs the "
+      "other; set --desirable_weight from {} to {}, or --undesirable_weight from {} to {}, not "
+      "both",
+      stats.num_desirable, stats.num_undesirable, desirable_weight, undesirable_weight,
+      desirable_from, desirable_to, undesirable_from, undesirable_to));
+  return lines;
+}
+
 // What a document should not be longer than, and why.
 struct LengthLimit {
   int64_t tokens;
@@ -191,6 +230,9 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
           fmt::format("{}{} of {} have two answers that are the same: nothing tells "
                       "them apart",
                       prefix, same, counted(set.size(), "pair")));
+    }
+    for (std::string& line : rating_warnings(config, set.stats(), prefix)) {
+      lines.push_back(std::move(line));
     }
     for (const LengthLimit& limit : length_limits(config, limits, sets)) {
       if (const auto line = length_warning(limit, set)) lines.push_back(prefix + *line);

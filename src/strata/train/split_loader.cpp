@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/config/recipes.h"
 #include "strata/data/files/data_sets.h"
 #include "strata/data/files/split_spec.h"
@@ -117,6 +118,12 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
     options.preference =
         data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode,
                                 .are_rewarded = config::recipe_of(config).gives_rewards};
+  }
+  if (config::recipe_of(config).reads_ratings) {
+    // Of the evaluation as well: so the reference stack pairs them.
+    options.rated = data::RatedOptions{
+        .mismatched_rows =
+            config::estimates_divergence(config) ? config.train.per_device_train_batch_size : 0};
   }
   if (config::recipe_of(config).has_encoder) {
     options.pairs = data::PairOptions{.text_column = config.data.text_column,

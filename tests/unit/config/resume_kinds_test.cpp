@@ -27,7 +27,7 @@ const std::map<Resume, const char*> kExpected = {
      "neftune_noise_alpha lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio "
      "dataloader_drop_last train_sampling_strategy beta loss_type loss_weights label_smoothing "
      "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha disable_dropout "
-     "truncation_mode center_rewards_coefficient"},
+     "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient"},
     {Resume::kBoth,
      "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_blocksize "
      "bnb_4bit_use_double_quant bnb_4bit_compute_dtype llm_int8_threshold "

@@ -147,7 +147,7 @@ TEST_F(PreferenceTest, IsInspected) {
   EXPECT_THAT(find_mistakes(seen, {}, ""),
               ElementsAre("1 of 3 rows are the same as an earlier one"));
   // 5 and 6, 5 and 5 tokens: four documents of 6.
-  EXPECT_DOUBLE_EQ(padding_part(store, {{0, 1}}, /*are_preferences=*/true), 1 - 21.0 / 24);
+  EXPECT_DOUBLE_EQ(padding_part(store, {{0, 1}}, RowsOf::kPreferences), 1 - 21.0 / 24);
 }
 
 }  // namespace

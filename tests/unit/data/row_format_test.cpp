@@ -86,12 +86,13 @@ TEST(DetectFormat, RecognisesMisspeltColumns) {
 
 TEST(RequireFormat, NamesBothRowsOfAMixedSet) {
   const RowFormat text = detect_format(row_of(R"({"text": "x"})"), "text");
-  EXPECT_NO_THROW(require_format(row_of(R"({"text": "y"})"), "text", text, "f.jsonl:1"));
-  EXPECT_THAT(message_of<FormatError>([&] {
-                require_format(row_of(R"({"messages": [{"role": "user"}]})", 9), "text", text,
-                               "f.jsonl:1");
-              }),
-              HasSubstr("f.jsonl:9: found a row of messages, expected a text row as in f.jsonl:1"));
+  const auto require = [&text](const Row& row) {
+    require_format(row, detect_format(row, "text"), text, "f.jsonl:1");
+  };
+  EXPECT_NO_THROW(require(row_of(R"({"text": "y"})")));
+  EXPECT_THAT(
+      message_of<FormatError>([&] { require(row_of(R"({"messages": [{"role": "user"}]})", 9)); }),
+      HasSubstr("f.jsonl:9: found a row of messages, expected a text row as in f.jsonl:1"));
 }
 
 TEST(ReadMessages, RenamesFromAndValue) {

@@ -6,6 +6,7 @@
 #include "gathered.h"
 #include "strata/base/error.h"
 #include "strata/nn/preference_loss.h"
+#include "strata/nn/rated_loss.h"
 
 namespace strata::nn {
 namespace {
@@ -83,7 +84,7 @@ class LossTest : public ::testing::Test {
   void check_pairs(Linear& layer, const at::Tensor& targets) {
     batch_.targets = targets;
     batch_.offsets = {0, 50, 70, 140, 150};
-    Preference pairs;
+    PairPreference pairs;
     pairs.options.beta = 0.02;
     pairs.reference = {-180, -75, -260, -40};
     pairs.answer_tokens = {43, 13, 70, 1};
@@ -108,6 +109,41 @@ class LossTest : public ::testing::Test {
                                 at::log_sigmoid(0.02 * (ratios[2] - ratios[3]));
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-5);
     EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-5);
+    torch::autograd::backward({loss}, {at::ones({})});
+    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
+    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
+    expect_gradients(leaves);
+  }
+
+  // Answers of 50, 20, 70 and 10 tokens, every other one desirable.
+  void check_rated(Linear& layer, const at::Tensor& targets, double softcap) {
+    batch_.targets = targets;
+    batch_.offsets = {0, 50, 70, 140, 150};
+    RatedPreference answers;
+    answers.options = {.beta = 0.02, .desirable_weight = 0.7, .undesirable_weight = 1.5};
+    answers.reference = {-180, -75, -260, -40};
+    answers.are_desirable = {true, false, true, false};
+    answers.divergence = 12;
+    context_.head.preference = &answers;
+    const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
+    const at::Tensor loss = chunked_cross_entropy(h, layer, context_, softcap);
+
+    const at::Tensor h64 = reference_leaf(h);
+    Leaves leaves;
+    at::Tensor logits = reference_logits(layer, h64, leaves);
+    if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
+    const at::Tensor costs = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, -100);
+    const at::Tensor means = logits.mean(1) * targets.ne(-100);
+    at::Tensor expected = at::zeros({}, at::kDouble);
+    for (size_t d = 0; d < 4; ++d) {
+      const int64_t begin = batch_.offsets[d], end = batch_.offsets[d + 1];
+      EXPECT_NEAR(answers.documents[d].mean_logits, means.slice(0, begin, end).sum().item<double>(),
+                  1e-4);
+      const at::Tensor ratio = -costs.slice(0, begin, end).sum() - answers.reference[d];
+      const at::Tensor gain = at::sigmoid(0.02 * (ratio - answers.divergence));
+      expected = expected + (d % 2 == 0 ? 0.7 * (1 - gain) : 1.5 * gain);
+    }
+    EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-5);
     torch::autograd::backward({loss}, {at::ones({})});
     torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
     EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
@@ -176,11 +212,23 @@ TEST_F(LossTest, PairsBehindABranchOnTheOutputLayer) {
   check_pairs(*layer, random_targets(50));
 }
 
+// In several chunks, and with a layer that trains, so that its logits are made twice, or does not.
+TEST_F(LossTest, RatedDocuments) {
+  for (const int64_t vocab : {50, 70001}) {
+    for (const bool trains : {false, true}) {
+      const auto layer = make(vocab);
+      layer->weight().set_requires_grad(trains);
+      sums_ = {};
+      check_rated(*layer, targets_behind_prompts(vocab), /*softcap=*/trains ? 2 : 0);
+    }
+  }
+}
+
 TEST_F(LossTest, PairsWithoutAReferenceAreOnlySummed) {
   const auto layer = make(50);
   batch_.targets = targets_behind_prompts(50);
   batch_.offsets = {0, 50, 70, 140, 150};
-  Preference pairs;
+  PairPreference pairs;
   context_.head.preference = &pairs;
   chunked_cross_entropy(at::randn({kTokens, kHidden}), *layer, context_);
   ASSERT_EQ(pairs.documents.size(), 4u);

@@ -10,7 +10,9 @@
 
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/config/checks/rules.h"
+#include "strata/config/recipes.h"
 
 namespace strata::config {
 namespace {
@@ -41,7 +43,7 @@ class PreferenceRules : Rules {
     check_losses();
     check_weights();
     check_parts_of_losses();
-    check_initial_adapter();
+    check_reference(config_, merge_);
   }
 
  private:
@@ -54,6 +56,12 @@ class PreferenceRules : Rules {
             source("loss_type"), name, fmt::join(known_preference_losses(), ", "));
       }
       if (has(known_preference_losses(), name)) continue;
+      if (has(known_rated_losses(), name)) {
+        throw ConfigError(
+            "{}: found {}, a loss of single rated answers, expected one of pairs ({}); correct it, "
+            "or run strata kto",
+            source("loss_type"), name, fmt::join(known_preference_losses(), ", "));
+      }
       const auto near = closest(name, known_preference_losses());
       throw ConfigError("{}: found \"{}\", expected one of {}; {}", source("loss_type"), name,
                         fmt::join(known_preference_losses(), ", "),
@@ -114,31 +122,6 @@ class PreferenceRules : Rules {
           fmt::join(kOfDifferences, ", "));
     }
   }
-
-  // The reference is the model that training starts from: it must be the one that the reference
-  // stack takes, which is the base without its new adapter.
-  void check_initial_adapter() const {
-    const LoraConfig& lora = config_.lora;
-    if (!lora.use_peft || !config_.model.adapter_name_or_path.empty()) return;
-    if (lora.init_lora_weights == "false") {
-      throw ConfigError(
-          "{}: found false with the recipe dpo, expected an adapter that starts as the base, which "
-          "is the reference; remove it",
-          source("init_lora_weights"));
-    }
-    if (lora.peft_type == PeftType::kVera && lora.init_weights == "false") {
-      throw ConfigError(
-          "{}: found false with the recipe dpo, expected an adapter that starts as the base, which "
-          "is the reference; remove it",
-          source("init_weights"));
-    }
-    if (is_tuning_of_tokens(lora.peft_type)) {
-      throw ConfigError(
-          "{}: found {} with the recipe dpo, expected an adapter that starts as the base, which is "
-          "the reference; use LORA",
-          source("peft_type"), lora.peft_type);
-    }
-  }
 };
 
 }  // namespace
@@ -154,6 +137,25 @@ std::vector<double> preference_loss_weights(const PreferenceConfig& config) {
   std::vector<double> weights;
   for (const std::string& text : config.loss_weights) weights.push_back(number_in(text).value());
   return weights;
+}
+
+void check_reference(const RunConfig& config, const Merge& merge) {
+  const LoraConfig& lora = config.lora;
+  if (!lora.use_peft || !config.model.adapter_name_or_path.empty()) return;
+  const std::string_view recipe = recipe_of(config).command;
+  const auto refuse = [&](const char* setting, const std::string& found, const char* advice) {
+    throw ConfigError(
+        "{}: found {} with the recipe {}, expected an adapter that starts as the base, which is "
+        "the reference; {}",
+        merge.source(setting), found, recipe, advice);
+  };
+  if (lora.init_lora_weights == "false") refuse("init_lora_weights", "false", "remove it");
+  if (lora.peft_type == PeftType::kVera && lora.init_weights == "false") {
+    refuse("init_weights", "false", "remove it");
+  }
+  if (is_tuning_of_tokens(lora.peft_type)) {
+    refuse("peft_type", fmt::format("{}", lora.peft_type), "use LORA");
+  }
 }
 
 void check_preferences(const RunConfig& config, const Merge& merge,

@@ -13,6 +13,10 @@ namespace strata::config {
 // The losses that settings.preference.loss_type may name.
 const std::vector<std::string>& known_preference_losses();
 
+// The reference is the model that training starts from: it must be the one that the reference stack
+// takes, which is the base without its new adapter. Throws ConfigError where it is not.
+void check_reference(const RunConfig& config, const Merge& merge);
+
 // Of settings that were checked; empty: 1 each.
 std::vector<double> preference_loss_weights(const PreferenceConfig& config);
 

@@ -6,6 +6,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/checks/preference_checks.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
@@ -25,6 +26,7 @@ class RecipeRules : Rules {
     refuse_others();
     check_task();
     if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
+    if (recipe_.reads_ratings) check_rated(config_, merge_, warnings_);
     if (recipe_.gives_rewards) check_rewards();
     check_files();
     if (!recipe_.has_encoder) return;
@@ -61,7 +63,7 @@ class RecipeRules : Rules {
         "{}: found {} with the recipe sft, expected {}; remove it{}", named_source(found),
         canonical_text(found), name == "loss_type" ? "nll" : "keep_start",
         name == "loss_type"
-            ? ", or run strata dpo, whose losses are of pairs" + in_a_file(found, "dpo")
+            ? ", or run strata dpo or kto, whose losses are of answers" + in_a_file(found, "dpo")
             : "");
   }
 

@@ -1,4 +1,4 @@
-// Records of the settings of the recipes dpo and reward.
+// Records of the settings of the recipes dpo, kto and reward.
 #include "strata/config/settings/table.h"
 
 namespace strata::config {
@@ -10,13 +10,14 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.beta),
         .resume = Resume::kTraining,
         .range = {.min = 0},
-        .help = "dpo: how dear it is to leave the reference; of ipo the paper's tau"},
+        .help = "dpo, kto: how dear it is to leave the reference; of ipo the paper's tau"},
        {.name = "loss_type",
         .field = STRATA_FIELD(preference.loss_type),
         .resume = Resume::kTraining,
         .help = "dpo: one loss or several, which are added up: sigmoid (the default), hinge, ipo, "
                 "exo_pair, nca_pair, robust, sppo_hard, apo_zero, apo_down, discopop, sft, "
-                "sigmoid_norm; other recipes know nll alone"},
+                "sigmoid_norm. kto: kto (the default) or apo_zero_unpaired. Other recipes know nll "
+                "alone"},
        {.name = "loss_weights",
         .field = STRATA_FIELD(preference.loss_weights),
         .resume = Resume::kTraining,
@@ -50,7 +51,7 @@ std::vector<Setting> preference_settings() {
        {.name = "disable_dropout",
         .field = STRATA_FIELD(preference.disable_dropout),
         .resume = Resume::kTraining,
-        .help = "dpo, reward: train without the dropout of model and adapter"},
+        .help = "dpo, kto, reward: train without the dropout of model and adapter"},
        {.name = "truncation_mode",
         .field = STRATA_FIELD(preference.truncation_mode),
         .resume = Resume::kTraining,
@@ -59,8 +60,21 @@ std::vector<Setting> preference_settings() {
        {.name = "precompute_ref_batch_size",
         .field = STRATA_FIELD(preference.precompute_ref_batch_size),
         .range = {.min = 1},
-        .help = "dpo: pairs of a rank's batch while the reference is asked, before the first step; "
-                "default: those of training and evaluation"},
+        .help =
+            "dpo, kto: rows of a rank's batch while the reference is asked, before the first step; "
+            "default: those of training and evaluation"},
+       {.name = "desirable_weight",
+        .field = STRATA_FIELD(preference.desirable_weight),
+        .resume = Resume::kTraining,
+        .range = {.min = 0},
+        .help = "kto: what the loss of a desirable answer counts, for sets with fewer of them",
+        .peer = "KTOConfig"},
+       {.name = "undesirable_weight",
+        .field = STRATA_FIELD(preference.undesirable_weight),
+        .resume = Resume::kTraining,
+        .range = {.min = 0},
+        .help = "kto: the same of an undesirable one",
+        .peer = "KTOConfig"},
        {.name = "center_rewards_coefficient",
         .field = STRATA_FIELD(preference.center_rewards_coefficient),
         .resume = Resume::kTraining,

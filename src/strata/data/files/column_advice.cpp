@@ -174,4 +174,21 @@ void refuse_as_preference(const Row& row, const std::string& text_field) {
       imitates ? "train on it with strata sft, or " : "", hint);
 }
 
+void refuse_as_rated(const Row& row, const std::string& text_field) {
+  if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
+  const std::string hint = misspelt(
+      row, std::vector<std::string>{"prompt", "completion", "label", "chosen", "rejected"});
+  std::vector<std::string> missing;
+  for (const char* column : {"prompt", "completion", "label"}) {
+    if (row.find(column) == nullptr) missing.emplace_back(column);
+  }
+  const bool is_other = missing.size() > 1 && is_example(row, text_field);
+  throw FormatError(
+      "{}: found {} without \"{}\" (columns: {}), expected rated answers: \"prompt\", "
+      "\"completion\" and \"label\" (true: desirable), or preferences in \"chosen\" and "
+      "\"rejected\"; {}name them with --dataset_columns {}=COLUMN{}",
+      row.where(), is_other ? "an example to imitate" : "a row", fmt::join(missing, "\", \""),
+      column_names(row), is_other ? "train on it with strata sft, or " : "", missing.front(), hint);
+}
+
 }  // namespace strata::data

@@ -17,6 +17,8 @@ std::string column_names(const Row& row);
 
 // The same where preferences are wanted. Examples to imitate are told which recipe is theirs.
 [[noreturn]] void refuse_as_preference(const Row& row, const std::string& text_field);
+// The same where rated answers are wanted.
+[[noreturn]] void refuse_as_rated(const Row& row, const std::string& text_field);
 
 // FormatError at `place` for an object of the file that is no row but holds lists of them, as in
 // {"data": [...]} or {"train": [...], "test": [...]}; lists of messages are columns of a row.

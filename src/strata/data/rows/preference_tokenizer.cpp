@@ -30,6 +30,13 @@ Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example
   return pair;
 }
 
+int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool& prompt_is_split) {
+  const std::ptrdiff_t length = shared_beginning(prompt, document.ids);
+  prompt_is_split = length < static_cast<std::ptrdiff_t>(prompt.size());
+  std::fill_n(document.labels.begin(), length, kNotTrained);
+  return static_cast<int32_t>(length);
+}
+
 void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode) {
   const bool keeps_end = truncation_mode == "keep_end";
   std::ptrdiff_t begin = 0;

@@ -26,11 +26,14 @@ struct PreferenceOptions {
 Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected,
                      bool& prompt_is_split);
 
+// The same of one document. Returns how many tokens of the prompt it begins with.
+int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool& prompt_is_split);
+
 // Cuts each document to max_length tokens. Requires: max_length > 0.
 void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode);
 
-// The first document, 0 or 1, that has no trained token behind its first, so that it has no
-// likelihood; 2: both have.
+// The first document that has no trained token behind its first, so that it has no likelihood;
+// their number: all have one.
 size_t find_untrained_answer(const ExampleView& pair);
 
 }  // namespace strata::data

@@ -43,6 +43,10 @@ std::string describe(const RowFormat& format) {
       return fmt::format("preferences of {}{}",
                          format.kind == RowKind::kPreferenceText ? "text" : "messages",
                          format.shares_prompt ? " without a prompt of their own" : "");
+    case RowKind::kRatedText:
+      return "a rated answer of text";
+    case RowKind::kRatedMessages:
+      return "a rated answer of messages";
     case RowKind::kTokens:
       break;
   }
@@ -92,10 +96,8 @@ RowFormat detect_format(const Row& row, const std::string& text_field) {
   refuse_columns(row, text_field);
 }
 
-void require_format(const Row& row, const std::string& text_field, const RowFormat& format,
+void require_format(const Row& row, const RowFormat& found, const RowFormat& format,
                     const std::string& first_row) {
-  const RowFormat found =
-      format.is_preference() ? detect_preference(row, text_field) : detect_format(row, text_field);
   if (found == format) return;
   throw FormatError("{}: found {}, expected {} as in {}; give all rows of a set the same columns",
                     row.where(), describe(found), describe(format), first_row);
@@ -129,6 +131,10 @@ bool is_used(const std::string& column, const Row& row, const RowFormat& format,
     case RowKind::kPreferenceText:
     case RowKind::kPreferenceMessages:
       return is_used_in_preference(column, row, format);
+    case RowKind::kRatedText:
+      return is_one_of(column, {"prompt", "completion", "label"});
+    case RowKind::kRatedMessages:
+      return is_template_variable || is_one_of(column, {"prompt", "completion", "label", "system"});
     case RowKind::kPair:
       break;  // the two columns are chosen by settings, or by their places
   }

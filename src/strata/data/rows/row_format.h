@@ -21,6 +21,8 @@ enum class RowKind {
   kPair,                // source and target of an encoder-decoder model
   kPreferenceText,      // prompt, chosen and rejected, strings
   kPreferenceMessages,  // the same as message lists
+  kRatedText,           // prompt, completion and label, the first two strings
+  kRatedMessages,       // the same as message lists
 };
 
 struct RowFormat {
@@ -34,13 +36,15 @@ struct RowFormat {
   bool is_preference() const {
     return kind == RowKind::kPreferenceText || kind == RowKind::kPreferenceMessages;
   }
+  bool is_rated() const { return kind == RowKind::kRatedText || kind == RowKind::kRatedMessages; }
   bool is_conversational() const {
     return kind == RowKind::kMessages || kind == RowKind::kPromptMessages ||
-           kind == RowKind::kInstruction || kind == RowKind::kPreferenceMessages;
+           kind == RowKind::kInstruction || kind == RowKind::kPreferenceMessages ||
+           kind == RowKind::kRatedMessages;
   }
   bool has_prompt() const {
     return kind == RowKind::kPromptText || kind == RowKind::kPromptMessages ||
-           kind == RowKind::kInstruction || is_preference();
+           kind == RowKind::kInstruction || is_preference() || is_rated();
   }
   bool operator==(const RowFormat&) const = default;
 };
@@ -48,9 +52,9 @@ struct RowFormat {
 // Errors: FormatError with file and line; lists the columns if none of them makes a row.
 RowFormat detect_format(const Row& row, const std::string& text_field);
 
-// Errors: as detect_format; FormatError that names `row` and `first_row`, where the first row of
-// the set is, if the row is of another kind than that.
-void require_format(const Row& row, const std::string& text_field, const RowFormat& format,
+// `found`: what the row is. Errors: FormatError that names `row` and `first_row`, where the first
+// row of the set is, if that is another kind than `format`.
+void require_format(const Row& row, const RowFormat& found, const RowFormat& format,
                     const std::string& first_row);
 
 // Counts the row's columns with a value that nothing of a row of this format is made of.

@@ -12,6 +12,7 @@
 #include "strata/data/rows/hidden_texts.h"
 #include "strata/data/rows/missing_answers.h"
 #include "strata/data/rows/preference_row.h"
+#include "strata/data/rows/rated_row.h"
 
 namespace strata::data {
 namespace {
@@ -51,6 +52,23 @@ Example join_rewarded(const Row& row, Example chosen, Example rejected) {
   return pair;
 }
 
+// What several documents of a row lack stands in their prompt and counts once.
+void join_notes(TokenizedRow& document, TokenizedRow& row) {
+  for (const auto names : {&TokenizedRow::hidden_texts, &TokenizedRow::printed_parts}) {
+    std::ranges::sort(document.*names);
+    std::vector<std::string> joined;
+    std::ranges::set_union(row.*names, document.*names, std::back_inserter(joined));
+    row.*names = std::move(joined);
+  }
+}
+
+void append_parts(const Example& document, int32_t prompt_size, Example& parts) {
+  parts.ids.insert(parts.ids.end(), document.ids.begin(), document.ids.end());
+  parts.labels.insert(parts.labels.end(), document.labels.begin(), document.labels.end());
+  parts.lengths.push_back(prompt_size);
+  parts.lengths.push_back(static_cast<int32_t>(document.ids.size()) - prompt_size);
+}
+
 void check_options(const PrepareOptions& options, const RowFormat& format,
                    const text::ChatTemplate* tmpl) {
   if (options.assistant_only_loss && !format.is_conversational()) {
@@ -86,7 +104,8 @@ RowTokenizer::RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTem
       adds_specials_(options.add_special_tokens.value_or(!format.is_conversational())) {
   check_options(options, format, tmpl);
   const bool ends_text = format.kind == RowKind::kText || format.kind == RowKind::kPromptText ||
-                         format.kind == RowKind::kPreferenceText;
+                         format.kind == RowKind::kPreferenceText ||
+                         format.kind == RowKind::kRatedText;
   if (!ends_text && !options.append_concat_token) return;
   if (!tokenizer.specials().eos) {
     throw ConfigError(
@@ -127,7 +146,11 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
     }
     case RowKind::kPreferenceText:
     case RowKind::kPreferenceMessages:
-      result = tokenize_preference(row);
+      result = options_.rated ? tokenize_rated(row) : tokenize_preference(row);
+      break;
+    case RowKind::kRatedText:
+    case RowKind::kRatedMessages:
+      result = tokenize_rated(row);
       break;
   }
   if (options_.append_concat_token) append_eos(result.example);
@@ -188,48 +211,70 @@ TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
   const bool are_rewarded = options_.preference->are_rewarded;
   const auto [prompt, chosen, rejected] =
       are_rewarded ? read_whole_answers(row, format_) : read_preference(row, format_);
-  const std::array<const Json*, 2> answers = {&chosen, &rejected};
-  std::array<TokenizedRow, 2> documents;
-  std::string prompt_text;
-  if (format_.is_conversational()) {
-    const Json extra = template_variables(row);
-    if (!are_rewarded) {
-      prompt_text =
-          template_->render(prompt, tokenizer_.specials(), /*add_generation_prompt=*/true, extra)
-              .text;
-    }
-    for (size_t i = 0; i < answers.size(); ++i) {
-      Json messages = prompt;
-      messages.insert(messages.end(), answers[i]->begin(), answers[i]->end());
-      documents[i] = tokenize_chat(row, messages, extra);
-    }
-  } else {
-    prompt_text = prompt.get<std::string>();
-    for (size_t i = 0; i < answers.size(); ++i) {
-      std::string text = answers[i]->get<std::string>();
-      if (is_blank(text)) documents[i].missing_answers.emplace_back(kEmptyAnswer);
-      if (!text.ends_with(eos_)) text += eos_;
-      documents[i].example = document(encode(prompt_text + text));
-    }
-  }
+  std::array<TokenizedRow, 2> documents = {tokenize_answer(row, prompt, chosen),
+                                           tokenize_answer(row, prompt, rejected)};
   TokenizedRow result{.example = {}, .missing_answers = documents[0].missing_answers};
   if (are_rewarded) {
     result.example =
         join_rewarded(row, std::move(documents[0].example), std::move(documents[1].example));
   } else {
-    result.example = join_answers(encode(prompt_text), std::move(documents[0].example),
+    result.example = join_answers(encode(prompt_text(row, prompt)), std::move(documents[0].example),
                                   std::move(documents[1].example), result.prompt_is_split);
-    if (const size_t answer = find_untrained_answer(result.example); answer < answers.size()) {
+    if (const size_t answer = find_untrained_answer(result.example); answer < documents.size()) {
       throw FormatError("{}: found no token to train on in \"{}\", expected an answer to a prompt",
                         row.where(), answer == 0 ? "chosen" : "rejected");
     }
   }
-  // What both documents lack stands in their prompt.
-  for (const auto names : {&TokenizedRow::hidden_texts, &TokenizedRow::printed_parts}) {
-    for (TokenizedRow& each : documents) std::ranges::sort(each.*names);
-    std::ranges::set_union(documents[0].*names, documents[1].*names,
-                           std::back_inserter(result.*names));
+  for (TokenizedRow& each : documents) join_notes(each, result);
+  return result;
+}
+
+TokenizedRow RowTokenizer::tokenize_rated(const Row& row) const {
+  const auto [prompt, answers, rating] = read_rated(row, format_);
+  const std::vector<int32_t> prompt_ids = encode(prompt_text(row, prompt));
+  TokenizedRow result;
+  result.example.rating = rating;
+  for (const Json& answer : answers) {
+    TokenizedRow document = tokenize_answer(row, prompt, answer);
+    bool is_split = false;
+    const int32_t prompt_size = mask_shared(prompt_ids, document.example, is_split);
+    if (find_untrained_answer(document.example) == 0) {
+      const char* column = answers.size() == 1           ? "completion"
+                           : &answer == &answers.front() ? "chosen"
+                                                         : "rejected";
+      throw FormatError("{}: found no token to train on in \"{}\", expected an answer to a prompt",
+                        row.where(), column);
+    }
+    result.prompt_is_split |= is_split;
+    // Only what is to become likelier should not be empty.
+    const bool is_wanted = rating != Rating::kUndesirable && &answer == &answers.front();
+    if (is_wanted) result.missing_answers = document.missing_answers;
+    join_notes(document, result);
+    append_parts(document.example, prompt_size, result.example);
   }
+  return result;
+}
+
+std::string RowTokenizer::prompt_text(const Row& row, const Json& prompt) const {
+  if (!format_.is_conversational()) return prompt.get<std::string>();
+  return template_
+      ->render(prompt, tokenizer_.specials(), /*add_generation_prompt=*/true,
+               template_variables(row))
+      .text;
+}
+
+TokenizedRow RowTokenizer::tokenize_answer(const Row& row, const Json& prompt,
+                                           const Json& answer) const {
+  if (format_.is_conversational()) {
+    Json messages = prompt;
+    messages.insert(messages.end(), answer.begin(), answer.end());
+    return tokenize_chat(row, messages, template_variables(row));
+  }
+  TokenizedRow result;
+  std::string text = answer.get<std::string>();
+  if (is_blank(text)) result.missing_answers.emplace_back(kEmptyAnswer);
+  if (!text.ends_with(eos_)) text += eos_;
+  result.example = document(encode(prompt.get<std::string>() + text));
   return result;
 }
 

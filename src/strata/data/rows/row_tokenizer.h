@@ -14,7 +14,8 @@
 namespace strata::data {
 
 struct TokenizedRow {
-  Example example;               // one document, of pairs and preferences two
+  // One document, of pairs and preferences two; of rated answers parts (rated_rows.h).
+  Example example;
   bool prompt_is_split = false;  // prompt is not a prefix of prompt + completion in tokens
   bool source_is_cut = false, target_is_cut = false;  // of a pair
   // What the template leaves out, and lists of parts that it prints (hidden_texts.h).
@@ -43,6 +44,11 @@ class RowTokenizer {
   // The conversation of both lists; what renders from the first alone is the prompt.
   TokenizedRow tokenize_turns(const Row& row, Json messages, Json completion) const;
   TokenizedRow tokenize_preference(const Row& row) const;
+  // In the parts that rated_rows.h takes.
+  TokenizedRow tokenize_rated(const Row& row) const;
+  std::string prompt_text(const Row& row, const Json& prompt) const;
+  // A prompt with one of its answers.
+  TokenizedRow tokenize_answer(const Row& row, const Json& prompt, const Json& answer) const;
   TokenizedRow read_tokens(const Row& row) const;
   TokenizedRow tokenize_chat(const Row& row, const Json& messages, const Json& extra) const;
   std::vector<int32_t> encode(const std::string& text) const;

@@ -215,6 +215,7 @@ void add_options(KeyHash& hash, const PrepareOptions& o) {
     hash.add(o.preference->truncation_mode);
     if (o.preference->are_rewarded) hash.add("rewarded");
   }
+  if (o.rated) hash.add(fmt::format("rated {}", o.rated->mismatched_rows));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "strata/data/store/token_store.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <xxhash.h>
@@ -47,7 +48,8 @@ ExampleView TokenStore::operator[](size_t row) const {
   const uint64_t token = row == 0 ? 0 : row_ends_[row - 1];
   const uint64_t size = row_ends_[row] - token;
   const ExampleView view = {tokens_.subspan(2 * token, size),
-                            tokens_.subspan(2 * token + size, size), lengths(row)};
+                            tokens_.subspan(2 * token + size, size), lengths(row),
+                            static_cast<Rating>(ratings_[row])};
   forget_some(view.ids.size_bytes() + view.labels.size_bytes());
   if (checksum_of(view) != checksums_[row]) {
     refuse(path_, fmt::format("row {} not as it was written", row));
@@ -78,7 +80,7 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
   constexpr uint64_t kLimit = uint64_t{1} << 56;
   const bool is_sane = header.note_bytes < kLimit && header.rows < kLimit &&
                        header.documents < kLimit && header.tokens < kLimit;
-  const uint64_t expected = sizeof header + 8 * header.tokens + 24 * header.rows +
+  const uint64_t expected = sizeof header + 8 * header.tokens + 25 * header.rows +
                             4 * header.documents + header.note_bytes;
   if (!is_sane || bytes.size() != expected) refuse(path, fmt::format("{} bytes", bytes.size()));
   const auto index = bytes.subspan(sizeof header + 8 * header.tokens);
@@ -96,6 +98,9 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
   document_ends_ = take(uint64_t{}, header.rows);
   checksums_ = take(uint64_t{}, header.rows);
   lengths_ = take(int32_t{}, header.documents);
+  ratings_ = take(uint8_t{}, header.rows);
+  const auto is_unknown = [](uint8_t rating) { return rating > uint8_t(Rating::kDesirable); };
+  if (std::ranges::any_of(ratings_, is_unknown)) refuse(path, "an unknown rating");
   const auto note = take(char{}, header.note_bytes);
   try {
     stats_ = stats_from_json(parse_json({note.data(), note.size()}, path.string()));

@@ -60,6 +60,7 @@ class TokenStore {
   std::span<const int32_t> tokens_;  // of each row its ids, then its labels
   std::span<const uint64_t> row_ends_, document_ends_, checksums_;
   std::span<const int32_t> lengths_;
+  std::span<const uint8_t> ratings_;
   std::shared_ptr<std::atomic<uint64_t>> mapped_bytes_;  // since pages were last forgotten
 };
 

@@ -24,6 +24,8 @@ uint64_t checksum_of(const ExampleView& row) {
   for (const std::span<const int32_t> part : {row.ids, row.labels, row.lengths}) {
     hash = XXH3_64bits_withSeed(part.data(), part.size_bytes(), hash);
   }
+  // Rows without one have the sum that they had when there was none: checkpoints know them by it.
+  if (row.rating != Rating::kNone) hash = XXH3_64bits_withSeed(&row.rating, 1, hash);
   return hash;
 }
 
@@ -78,6 +80,7 @@ void TokenWriter::write(const ExampleView& row) {
   document_ends_.add(one(header_.documents));
   checksums_.add(one(checksum_of(row)));
   lengths_.add(row.lengths);
+  ratings_.add(one(static_cast<uint8_t>(row.rating)));
 }
 
 void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
@@ -91,7 +94,9 @@ void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
       file_.add(part);
       hash.update(part);
     };
-    for (auto* column : {&row_ends_, &document_ends_, &checksums_, &lengths_}) column->drain(take);
+    for (auto* column : {&row_ends_, &document_ends_, &checksums_, &lengths_, &ratings_}) {
+      column->drain(take);
+    }
     take(std::as_bytes(std::span<const char>(note)));
     header_.checksum = hash.digest_64();
     file_.overwrite(0, std::as_bytes(one(header_)));

@@ -21,7 +21,7 @@ struct TokenFileHeader {
   uint64_t note_bytes;  // of the JSON with the statistics
   uint64_t checksum;    // of all behind the tokens
 };
-inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '3'};
+inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '4'};
 
 // What the file says beside each row, so that a damaged row is never trained on.
 uint64_t checksum_of(const ExampleView& row);
@@ -67,7 +67,7 @@ class TokenWriter {
 
   FileWriter file_;
   TokenFileHeader header_ = {};
-  WaitingColumn row_ends_, document_ends_, checksums_, lengths_;
+  WaitingColumn row_ends_, document_ends_, checksums_, lengths_, ratings_;
   bool has_failed_ = false;
 };
 

@@ -11,9 +11,7 @@ namespace strata::data {
 void WaitingRows::add(const ExampleView& row) {
   ++count_;
   if (writer_) return writer_->add(row);
-  few_.push_back({.ids = {row.ids.begin(), row.ids.end()},
-                  .labels = {row.labels.begin(), row.labels.end()},
-                  .lengths = {row.lengths.begin(), row.lengths.end()}});
+  few_.push_back(row.copy());
   few_bytes_ += sizeof(Example) + 2 * row.ids.size_bytes() + row.lengths.size_bytes();
   if (few_bytes_ > kRoomBytes) spill();
 }

@@ -24,7 +24,7 @@ Figures figures_of(const nn::LossSums& sums) {
   return {{"entropy", sums.entropy, tokens}, {"mean_token_accuracy", sums.correct, tokens}};
 }
 
-Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
+Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preference) {
   double correct = 0, chosen_tokens = 0, wins = 0;
   // Of the preferred answers and of the others.
   double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
@@ -32,7 +32,7 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
   for (size_t d = 0; d + 1 < documents.size(); d += 2) {
     double ratio[2];
     for (size_t i = 0; i < 2; ++i) {
-      const double log_prob = documents[d + i].weighted_log_prob(preference.options);
+      const double log_prob = preference.weighted_log_prob(documents[d + i]);
       const double reference = preference.reference[d + i];
       ratio[i] = told_apart(log_prob, reference);
       rewards[i] += preference.options.beta * (log_prob - reference);
@@ -51,6 +51,39 @@ Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference) {
           {"rewards/margins", rewards[0] - rewards[1], pairs},
           {"logps/chosen", log_probs[0], pairs},
           {"logps/rejected", log_probs[1], pairs}};
+}
+
+Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers) {
+  // Of the desirable answers and of the others.
+  double rewards[2] = {0, 0}, log_probs[2] = {0, 0}, logits[2] = {0, 0};
+  double tokens[2] = {0, 0}, counts[2] = {0, 0};
+  for (size_t d = 0; d < answers.documents.size(); ++d) {
+    const nn::DocumentSums& document = answers.documents[d];
+    const size_t i = answers.are_desirable[d] ? 0 : 1;
+    rewards[i] += answers.options.beta * (document.log_prob - answers.reference[d]);
+    log_probs[i] += document.log_prob;
+    logits[i] += document.mean_logits;
+    tokens[i] += static_cast<double>(document.tokens);
+    ++counts[i];
+  }
+  const auto one_of = [](const char* name, double sum, double weight) {
+    return Figure{.name = name, .sum = sum, .weight = weight, .may_be_absent = true};
+  };
+  return {{"entropy", sums.entropy, static_cast<double>(sums.tokens)},
+          {"kl", answers.divergence, 1},
+          one_of("logits/chosen", logits[0], tokens[0]),
+          one_of("logits/rejected", logits[1], tokens[1]),
+          one_of("rewards/chosen", rewards[0], counts[0]),
+          one_of("logps/chosen", log_probs[0], counts[0]),
+          one_of("rewards/rejected", rewards[1], counts[1]),
+          one_of("logps/rejected", log_probs[1], counts[1]),
+          {.name = "rewards/margins",
+           .sum = rewards[0],
+           .weight = counts[0],
+           .over_ranks = OverRanks::kDifference,
+           .other_sum = rewards[1],
+           .other_weight = counts[1],
+           .may_be_absent = true}};
 }
 
 Figures figures_of(const nn::Rewards& rewards) {
@@ -96,6 +129,8 @@ void sum_over_ranks(comm::Group& world, std::vector<double>& values,
     for (const Figure& figure : of_one) {
       if (figure.over_ranks == OverRanks::kMean) {
         sums.insert(sums.end(), {figure.sum, figure.weight});
+      } else if (figure.over_ranks == OverRanks::kDifference) {
+        sums.insert(sums.end(), {figure.sum, figure.weight, figure.other_sum, figure.other_weight});
       } else {
         // A place for each rank.
         sums.resize(sums.size() + ranks);
@@ -108,9 +143,12 @@ void sum_over_ranks(comm::Group& world, std::vector<double>& values,
   auto next = sums.begin() + static_cast<int64_t>(values.size());
   for (Figures& of_one : figures) {
     for (Figure& figure : of_one) {
-      if (figure.over_ranks == OverRanks::kMean) {
+      if (figure.over_ranks == OverRanks::kMean || figure.over_ranks == OverRanks::kDifference) {
         figure.sum = *next++;
         figure.weight = *next++;
+        if (figure.over_ranks == OverRanks::kMean) continue;
+        figure.other_sum = *next++;
+        figure.other_weight = *next++;
         continue;
       }
       const auto end = next + static_cast<int64_t>(ranks);
@@ -123,36 +161,45 @@ void sum_over_ranks(comm::Group& world, std::vector<double>& values,
 
 void MeanFigures::add(const Figures& figures) {
   for (const Figure& figure : figures) {
+    if (figure.is_absent()) continue;
     // By name: a file keeps them in another order.
     auto sum = std::ranges::find(sums_, figure.name, &Figure::name);
     if (sum == sums_.end()) sum = sums_.insert(sum, {figure.name});
     sum->sum += figure.mean();
+    ++sum->weight;
   }
   ++num_micro_steps_;
 }
 
 void MeanFigures::write_to(Json& values, const std::string& prefix) const {
-  const auto micro_steps = static_cast<double>(std::max<int64_t>(num_micro_steps_, 1));
-  for (const Figure& figure : sums_) values[prefix + figure.name] = figure.sum / micro_steps;
+  for (const Figure& figure : sums_) values[prefix + figure.name] = figure.mean();
 }
 
 Json MeanFigures::state() const {
-  Json names = Json::object();
-  for (const Figure& figure : sums_) names[figure.name] = figure.sum;
-  return {{"figures", names}, {"micro_steps", num_micro_steps_}};
+  Json names = Json::object(), counts = Json::object();
+  for (const Figure& figure : sums_) {
+    names[figure.name] = figure.sum;
+    if (figure.weight != static_cast<double>(num_micro_steps_)) counts[figure.name] = figure.weight;
+  }
+  Json state{{"figures", names}, {"micro_steps", num_micro_steps_}};
+  if (!counts.empty()) state["counts"] = counts;  // where they are not all micro-steps
+  return state;
 }
 
 void MeanFigures::load(const Json& state) {
   sums_.clear();
   num_micro_steps_ = state.at("micro_steps").get<int64_t>();
   if (num_micro_steps_ == 0) return;
+  const auto all = static_cast<double>(num_micro_steps_);
+  const Json counts = state.contains("counts") ? state.at("counts") : Json::object();
   if (!state.contains("figures")) {
-    sums_ = {{"entropy", state.at("entropy").get<double>()},
-             {"mean_token_accuracy", state.at("accuracy").get<double>()}};
+    sums_ = {{"entropy", state.at("entropy").get<double>(), all},
+             {"mean_token_accuracy", state.at("accuracy").get<double>(), all}};
     return;
   }
   for (const auto& [name, sum] : state.at("figures").items()) {
-    sums_.push_back({name, sum.get<double>()});
+    const double count = counts.contains(name) ? counts.at(name).get<double>() : all;
+    sums_.push_back({name, sum.get<double>(), count});
   }
 }
 

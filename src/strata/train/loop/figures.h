@@ -10,13 +10,14 @@
 #include "strata/nn/batch.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/nn/preference_loss.h"
+#include "strata/nn/rated_loss.h"
 #include "strata/nn/reward_loss.h"
 
 namespace strata::train {
 
 // What becomes of the ranks' figures of a micro-step: the sum of all sums by that of all weights;
-// the lowest; the highest.
-enum class OverRanks { kMean, kLowest, kHighest };
+// what that is above another such mean; the lowest; the highest.
+enum class OverRanks { kMean, kDifference, kLowest, kHighest };
 
 // A micro-step's figure is sum / weight.
 struct Figure {
@@ -25,8 +26,17 @@ struct Figure {
   double weight = 0;
   double loss_weight = 0;  // the loss has that many times the figure in it
   OverRanks over_ranks = OverRanks::kMean;
+  double other_sum = 0, other_weight = 0;  // of kDifference
+  bool may_be_absent = false;  // where its weights are 0 the micro-step says nothing of it
 
-  double mean() const { return sum / (weight > 0 ? weight : 1); }
+  double mean() const {
+    const auto over = [](double total, double count) { return total / (count > 0 ? count : 1); };
+    return over(sum, weight) - over(other_sum, other_weight);
+  }
+  bool is_absent() const {
+    const bool lacks_other = over_ranks == OverRanks::kDifference && other_weight == 0;
+    return may_be_absent && (weight == 0 || lacks_other);
+  }
 };
 using Figures = std::vector<Figure>;
 
@@ -35,7 +45,11 @@ Figures figures_of(const nn::LossSums& sums);
 // Of pairs of answers, under the names that TRL's DPOTrainer logs. mean_token_accuracy is that of
 // the preferred answers; rewards/accuracies takes log-probabilities for equal that fp32 does not
 // tell apart.
-Figures figures_of(const nn::LossSums& sums, const nn::Preference& preference);
+Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preference);
+
+// Of rated answers, under the names that TRL's KTOTrainer logs: means over the desirable ("chosen")
+// and the undesirable ("rejected") ones of all ranks, of micro-steps that have such.
+Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers);
 
 // Of pairs that got rewards, under the names that TRL's RewardTrainer logs.
 Figures figures_of(const nn::Rewards& rewards);
@@ -64,7 +78,7 @@ class MeanFigures {
   void load(const Json& state);
 
  private:
-  Figures sums_;  // of means; without weights
+  Figures sums_;  // of means; the weights are the micro-steps that have one
   int64_t num_micro_steps_ = 0;
 };
 

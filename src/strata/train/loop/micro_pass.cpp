@@ -13,15 +13,34 @@
 namespace strata::train {
 namespace {
 
+nn::Batch batch_of(const data::MicroBatch& rows, const Trainee& trainee) {
+  nn::Batch batch = to_tensors(rows, trainee.store->options().device);
+  const comm::Mesh& mesh = trainee.store->mesh();
+  return mesh.sequence ? nn::part_of(batch, *mesh.sequence) : batch;
+}
+
+BesidePass beside(Trainee& trainee) {
+  return {.look =
+              [&trainee](const data::MicroBatch& rows, nn::Preference& documents) {
+                nn::LossSums sums;
+                nn::ForwardContext context;
+                context.head.sums = &sums;
+                context.head.preference = &documents;
+                trainee.executor->evaluate(batch_of(rows, trainee), context);
+              },
+          .world = *trainee.store->mesh().world};
+}
+
 // What is measured during a pass: its context points here, so that this must outlive it.
 struct Measurement {
-  Measurement(const Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
+  Measurement(Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
               nn::ForwardContext& context)
       : objective(std::move(objective_in)), balancing(trainee.balancing) {
     context.head.sums = &sums;
     if (balancing.is_measured()) {
       context.balance = &balance.emplace(balance_scale, trainee.store->mesh().sequence.get());
     }
+    objective->look_beside(beside(trainee));
     objective->ask(context);
   }
 
@@ -38,12 +57,6 @@ struct Measurement {
   nn::LossSums sums;
   std::optional<nn::ExpertBalance> balance;
 };
-
-nn::Batch batch_of(const data::MicroBatch& rows, const Trainee& trainee) {
-  nn::Batch batch = to_tensors(rows, trainee.store->options().device);
-  const comm::Mesh& mesh = trainee.store->mesh();
-  return mesh.sequence ? nn::part_of(batch, *mesh.sequence) : batch;
-}
 
 }  // namespace
 

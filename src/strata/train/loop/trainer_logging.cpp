@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <sys/resource.h>
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "strata/base/counted.h"
@@ -131,7 +133,9 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
   const BestCheckpoint& best = checkpoints_.best();
   if (decides && !best.metric().empty()) {
     // Seconds are others on every rank: rank 0's count.
-    at::Tensor shared = at::full({1}, values.at(best.metric()).get<double>(), at::kDouble);
+    // A figure that no batch of the evaluation has is worse than any.
+    const double own = values.value(best.metric(), std::numeric_limits<double>::quiet_NaN());
+    at::Tensor shared = at::full({1}, own, at::kDouble);
     world_.broadcast(shared, /*root=*/0)->wait();
     const double value = shared.item<double>();
     // A save that failed takes the best value back, on all ranks before any judges.

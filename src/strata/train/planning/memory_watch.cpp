@@ -1,10 +1,12 @@
 #include "strata/train/planning/memory_watch.h"
 
 #include <numeric>
+#include <span>
 
 #include <fmt/format.h>
 
 #include "strata/base/resident_memory.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/data/collate.h"
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
@@ -15,16 +17,30 @@
 namespace strata::train {
 namespace {
 
+// Which documents of rows share a pass.
+enum class Share { kOwn, kMismatched };
+
+// Tokens that a row has in such a pass.
+int64_t tokens_of(const data::TokenStore& dataset, size_t row, Share share) {
+  const std::span<const int32_t> lengths = dataset.lengths(row);
+  const bool is_rated = dataset.stats().num_desirable + dataset.stats().num_undesirable > 0;
+  if (share == Share::kMismatched) return lengths.size() > 1 ? lengths[1] : 0;
+  return is_rated ? lengths[0] : dataset.num_tokens(row);
+}
+
 // Tokens of the documents of the longest `count` rows together.
-std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t count) {
+std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t count,
+                                   Share share = Share::kOwn) {
   std::vector<size_t> order(dataset.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const size_t taken = std::min(order.size(), static_cast<size_t>(count));
   std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
-                            std::greater(), [&](size_t row) { return dataset.num_tokens(row); });
+                            std::greater(),
+                            [&](size_t row) { return tokens_of(dataset, row, share); });
   const std::vector<int64_t> longest(order.begin(),
                                      order.begin() + static_cast<std::ptrdiff_t>(taken));
-  const data::MicroBatch batch = data::collate_rows(dataset, longest);
+  const data::MicroBatch rows = data::collate_rows(dataset, longest);
+  const data::MicroBatch& batch = share == Share::kMismatched ? *rows.mismatched : rows;
   std::vector<int64_t> documents;
   for (size_t d = 1; d < batch.offsets.size(); ++d) {
     documents.push_back(batch.offsets[d] - batch.offsets[d - 1]);
@@ -42,13 +58,21 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   request.local_world_size = local_world_size;
   request.share_memory = comm::shares_memory(mesh);
   request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
-  const auto run_forward = [&request](const data::TokenStore& set, int64_t rows) {
+  const bool looks_beside = config::estimates_divergence(config);
+  if (looks_beside) {
+    request.beside_documents =
+        largest_batch(datasets.train, config.train.per_device_train_batch_size, Share::kMismatched);
+  }
+  const auto run_forward = [&](const data::TokenStore& set, int64_t rows) {
     const auto tokens = [](const std::vector<int64_t>& documents) {
       return std::reduce(documents.begin(), documents.end());
     };
-    std::vector<int64_t> documents = largest_batch(set, rows);
-    if (tokens(documents) > tokens(request.eval_documents)) {
-      request.eval_documents = std::move(documents);
+    for (const Share share : {Share::kOwn, Share::kMismatched}) {
+      if (share == Share::kMismatched && !looks_beside) continue;
+      std::vector<int64_t> documents = largest_batch(set, rows, share);
+      if (tokens(documents) > tokens(request.eval_documents)) {
+        request.eval_documents = std::move(documents);
+      }
     }
   };
   if (datasets.eval) run_forward(*datasets.eval, forward_rows(config));

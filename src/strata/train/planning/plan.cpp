@@ -5,6 +5,7 @@
 
 #include "strata/checkpoint/sharded.h"
 #include "strata/checkpoint/state_pieces.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/config/recipes.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/memory/allocator.h"
@@ -198,6 +199,12 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
   walk.documents = !request.documents.empty() ? request.documents
                                               : full_batch(config.train.per_device_train_batch_size,
                                                            config, *trainee.model);
+  if (config::estimates_divergence(config)) {
+    walk.beside_documents =
+        !request.beside_documents.empty()
+            ? request.beside_documents
+            : full_batch(config.train.per_device_train_batch_size, config, *trainee.model);
+  }
   if (const int64_t rows = forward_rows(config); rows > 0) {
     walk.eval_documents = !request.eval_documents.empty()
                               ? request.eval_documents

@@ -19,12 +19,13 @@ struct PlanRequest {
   // as many as the settings allow.
   std::vector<int64_t> documents;
   std::vector<int64_t> eval_documents;
+  std::vector<int64_t> beside_documents;  // of a forward pass beside each micro-batch, if any
   // Whoever asks only whether a rank fits into this: the walk ends where more is in use, and what
   // the plan says is less than what the run would take.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 
-// Rows of the largest batch that only runs forward: of an evaluation, or while dpo asks its
+// Rows of the largest batch that only runs forward: of an evaluation, or while dpo or kto asks its
 // reference; 0: there is none, or the latter takes the rows of training.
 int64_t forward_rows(const config::RunConfig& config);
 

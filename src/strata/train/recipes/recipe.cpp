@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/config/recipes.h"
 #include "strata/train/recipes/dpo.h"
+#include "strata/train/recipes/kto.h"
 #include "strata/train/recipes/next_token.h"
 #include "strata/train/recipes/reward.h"
 
@@ -20,6 +21,7 @@ struct Row {
 constexpr Row kRecipes[] = {{"sft", make_next_token},
                             {"seq2seq", make_next_token},
                             {"dpo", make_dpo},
+                            {"kto", make_kto},
                             {"reward", make_reward}};
 
 }  // namespace

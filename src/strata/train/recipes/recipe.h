@@ -9,9 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "strata/comm/group.h"
 #include "strata/config/run_config.h"
 #include "strata/data/batch.h"
 #include "strata/nn/batch.h"
+#include "strata/nn/preference.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/setup/trainee.h"
@@ -27,10 +29,19 @@ struct LossCounts {
   double others = 0;  // whatever else the recipe weighs by
 };
 
+// What an objective may do beside the pass of its micro-batch.
+struct BesidePass {
+  // A forward pass without gradients and without dropout, which fills the documents. Collective.
+  std::function<void(const data::MicroBatch&, nn::Preference&)> look;
+  comm::Group& world;
+};
+
 // One micro-batch on its way through the model.
 class Objective {
  public:
   virtual ~Objective() = default;
+  // Before the pass, with the weights as they are. Collective: alike on all ranks.
+  virtual void look_beside(const BesidePass& beside) { (void)beside; }
   // Points the context at what the head is to look at. It must outlive the pass.
   virtual void ask(nn::ForwardContext& context) { (void)context; }
   // After the pass: the same names for every micro-batch.

@@ -50,6 +50,13 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
     shown.push_back(
         {"loss_type", losses.empty() ? "sigmoid" : fmt::format("{}", fmt::join(losses, " "))});
     shown.push_back({"beta", python_float_repr(config.preference.beta)});
+  } else if (recipe.reads_ratings) {
+    const auto& losses = config.preference.loss_type;
+    shown.push_back({"loss_type", losses.empty() ? "kto" : losses.front()});
+    shown.push_back({"beta", python_float_repr(config.preference.beta)});
+    shown.push_back({"desirable_weight", python_float_repr(config.preference.desirable_weight)});
+    shown.push_back(
+        {"undesirable_weight", python_float_repr(config.preference.undesirable_weight)});
   } else if (recipe.command == "sft") {
     shown.push_back({"packing", config.data.packing ? config.data.packing_strategy : "false"});
   }

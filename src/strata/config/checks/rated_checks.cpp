@@ -1,0 +1,100 @@
+#include "strata/config/checks/rated_checks.h"
+
+#include <algorithm>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/base/text_distance.h"
+#include "strata/config/checks/preference_checks.h"
+#include "strata/config/checks/rules.h"
+#include "strata/config/recipes.h"
+
+namespace strata::config {
+namespace {
+
+bool has(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+class RatedRules : Rules {
+ public:
+  using Rules::Rules;
+
+  void check() {
+    check_loss();
+    check_weights();
+    if (estimates_divergence(config_)) check_batches();
+    check_reference(config_, merge_);
+  }
+
+ private:
+  void check_loss() const {
+    const std::vector<std::string>& losses = config_.preference.loss_type;
+    if (losses.size() > 1) {
+      throw ConfigError("{}: found {} losses ({}), expected one of {}; choose one",
+                        source("loss_type"), losses.size(), fmt::join(losses, ", "),
+                        fmt::join(known_rated_losses(), ", "));
+    }
+    if (losses.empty() || has(known_rated_losses(), losses[0])) return;
+    if (has(known_preference_losses(), losses[0])) {
+      throw ConfigError(
+          "{}: found {}, a loss of pairs of answers, expected one of {}; correct it, or run strata "
+          "dpo",
+          source("loss_type"), losses[0], fmt::join(known_rated_losses(), ", "));
+    }
+    const auto near = closest(losses[0], known_rated_losses());
+    throw ConfigError("{}: found \"{}\", expected one of {}; {}", source("loss_type"), losses[0],
+                      fmt::join(known_rated_losses(), ", "),
+                      near ? "did you mean " + *near + "?" : "correct or remove it");
+  }
+
+  void check_weights() const {
+    const PreferenceConfig& preference = config_.preference;
+    if (preference.beta == 0) {
+      throw ConfigError("{}: found 0, expected more; with it nothing is learnt", source("beta"));
+    }
+    if (preference.desirable_weight == 0 && preference.undesirable_weight == 0) {
+      throw ConfigError(
+          "{}: found 0 beside undesirable_weight 0, expected one of them above; with "
+          "both nothing is learnt",
+          source("desirable_weight"));
+    }
+  }
+
+  // Each answer stands behind the prompt of its neighbour in a batch of fixed order, too.
+  void check_batches() const {
+    const TrainConfig& train = config_.train;
+    if (!config_.data.dataset_streaming && train.train_sampling_strategy != Sampling::kSequential) {
+      throw ConfigError(
+          "{}: found {} with the loss kto, expected sequential: what stands for the divergence is "
+          "taken of answers that share a batch in the rows' own order; remove it, or take the loss "
+          "apo_zero_unpaired",
+          source("train_sampling_strategy"), name_of(train.train_sampling_strategy));
+    }
+    if (train.per_device_train_batch_size < 2) {
+      throw ConfigError(
+          "{}: found {} with the loss kto, expected at least 2: of one answer there is no other "
+          "prompt to stand behind; raise it, or take the loss apo_zero_unpaired",
+          source("per_device_train_batch_size"), train.per_device_train_batch_size);
+    }
+  }
+};
+
+}  // namespace
+
+const std::vector<std::string>& known_rated_losses() {
+  static const std::vector<std::string> names{"kto", "apo_zero_unpaired"};
+  return names;
+}
+
+bool estimates_divergence(const RunConfig& config) {
+  const std::vector<std::string>& losses = config.preference.loss_type;
+  return recipe_of(config).reads_ratings && (losses.empty() || losses.front() == "kto");
+}
+
+void check_rated(const RunConfig& config, const Merge& merge, std::vector<std::string>& warnings) {
+  RatedRules(config, merge, warnings).check();
+}
+
+}  // namespace strata::config

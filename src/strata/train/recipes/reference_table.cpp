@@ -1,0 +1,218 @@
+#include "strata/train/recipes/reference_table.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+
+#include "strata/base/counted.h"
+#include "strata/base/error.h"
+#include "strata/base/xxh3.h"
+#include "strata/comm/agreement.h"
+#include "strata/config/serialize.h"
+#include "strata/data/collate.h"
+#include "strata/data/sampler.h"
+#include "strata/hf/base_fingerprint.h"
+#include "strata/hf/formats/safetensors.h"
+#include "strata/hf/hub/model.h"
+#include "strata/hf/model_folder.h"
+#include "strata/train/loop/batch_tensors.h"
+#include "strata/train/setup/hub_place.h"
+
+namespace strata::train {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kFingerprint = "fingerprint";
+constexpr const char* kChecksum = "checksum";
+
+// [n * rows], on every rank. Collective.
+std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size,
+                        const ReferenceQuestion& question, const std::string& subject,
+                        const BeforeTraining& before) {
+  Trainee& trainee = before.trainee;
+  comm::Group& world = *trainee.store->mesh().world;
+  const data::EvalSampler sampler(static_cast<int64_t>(rows.size()), batch_size, world.size(),
+                                  /*drop_last=*/false);
+  const AskModel ask_model = [&trainee](const data::MicroBatch& batch, nn::Preference& documents) {
+    nn::LossSums sums;
+    nn::ForwardContext context;
+    context.head.sums = &sums;
+    context.head.preference = &documents;
+    trainee.executor->evaluate(to_tensors(batch, trainee.store->options().device), context);
+  };
+  const size_t width = question.numbers.size();
+  std::vector<double> found(width * rows.size());
+  for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    const data::EvalBatch batch = sampler.batch(world.rank(), i);
+    const std::vector<double> said = question.ask(data::collate_rows(rows, batch.rows), ask_model);
+    for (size_t r = 0; r < static_cast<size_t>(batch.num_real); ++r) {
+      for (size_t number = 0; number < width; ++number) {
+        found[width * static_cast<size_t>(batch.rows[r]) + number] = said.at(width * r + number);
+      }
+    }
+    const auto done = static_cast<double>(i + 1) / static_cast<double>(sampler.batches_per_rank());
+    before.progress("reference of the " + subject,
+                    static_cast<int64_t>(done * static_cast<double>(rows.size())), done);
+  }
+  comm::sum_over_ranks(world, found);
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (std::isfinite(found[i])) continue;
+    throw FormatError(
+        "reference: found a log-probability of {} for {} of row {} of the {}, expected a number; "
+        "look at the row and at the model",
+        found[i], question.numbers[i % width], i / width, subject);
+  }
+  return found;
+}
+
+void add_rows(const data::TokenStore& rows, Xxh3& hash) {
+  const auto add = [&hash](std::span<const int32_t> part) { hash.update(std::as_bytes(part)); };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const data::ExampleView row = rows[i];
+    add(row.ids);
+    add(row.labels);
+    add(row.lengths);
+  }
+}
+
+// Of all that the table depends on: rows, weights, how they are computed.
+std::string fingerprint_of(const config::RunConfig& config, const Trainee& trainee,
+                           const Datasets& datasets, std::optional<double> ld_alpha) {
+  Xxh3 rows;
+  add_rows(datasets.train, rows);
+  if (datasets.eval) add_rows(*datasets.eval, rows);
+  config::RunConfig alike;
+  alike.model = config.model;
+  alike.quantization = config.quantization;
+  alike.quantization.fp8_dequantize = false;
+  alike.quantization.int_dequantize = false;
+  alike.quantization.mxfp4_dequantize = false;  // decoding changes no value
+  alike.lora = config.lora;
+  alike.train.seed = config.train.seed;
+  alike.preference.ld_alpha = ld_alpha;
+  const std::string& model = config.model.model_name_or_path;
+  return fmt::format("{} {} {} {}", rows.text_64(), config::settings_hash(alike),
+                     c10::toString(trainee.compute_type),
+                     model.empty() ? "untrained"
+                                   : hf::base_fingerprint(hf::ModelFolder(
+                                         hf::locate_model(model, hub_place(config.model)))));
+}
+
+std::vector<double> read_table(const hf::SafetensorsFile& file, const char* name, size_t numel) {
+  const hf::TensorInfo* found = file.find(name);
+  if (found == nullptr || found->dtype != hf::DType::kF64 ||
+      found->numel() != static_cast<int64_t>(numel)) {
+    throw FormatError("{}: found no {} numbers of fp64 named {}, expected them",
+                      file.path().string(), numel, name);
+  }
+  std::vector<double> values(numel);
+  // A run without an evaluation has none: memcpy() takes no null pointer, not even for no bytes.
+  std::ranges::copy(file.bytes(*found), std::as_writable_bytes(std::span(values)).begin());
+  return values;
+}
+
+size_t num_eval_rows(const Datasets& datasets) { return datasets.eval ? datasets.eval->size() : 0; }
+
+std::string checksum_of(const ReferenceTable& table) {
+  Xxh3 hash;
+  for (const std::vector<double>* values : {&table.train, &table.eval}) {
+    hash.update(std::as_bytes(std::span(*values)));
+  }
+  return hash.text_64();
+}
+
+// Nothing: there is none of this fingerprint. Errors: FormatError for a damaged file.
+std::optional<ReferenceTable> read_file_of(const fs::path& path, const std::string& fingerprint,
+                                           const Datasets& datasets, size_t width) {
+  if (!fs::exists(path)) return std::nullopt;
+  const hf::SafetensorsFile file(path);
+  const auto known = file.metadata().find(kFingerprint);
+  if (known == file.metadata().end() || known->second != fingerprint) return std::nullopt;
+  ReferenceTable table{.train = read_table(file, "train", width * datasets.train.size()),
+                       .eval = read_table(file, "eval", width * num_eval_rows(datasets))};
+  const auto checksum = file.metadata().find(kChecksum);
+  if (checksum != file.metadata().end() && checksum->second == checksum_of(table)) return table;
+  throw FormatError("{}: found other numbers than were written, expected those of its checksum",
+                    path.string());
+}
+
+// The same; what is damaged is made again, which is told.
+std::optional<ReferenceTable> find_table(const fs::path& path, const std::string& fingerprint,
+                                         const BeforeTraining& before, size_t width) {
+  try {
+    return read_file_of(path, fingerprint, before.datasets, width);
+  } catch (const FormatError& error) {
+    before.notes.push_back(
+        fmt::format("reference: {}; its log-probabilities are made again", error.what()));
+    return std::nullopt;
+  }
+}
+
+void write_file_of(const fs::path& path, const std::string& fingerprint,
+                   const ReferenceTable& table, size_t width) {
+  const fs::path unfinished = path.string() + fmt::format(".tmp-{}", ::getpid());
+  const auto rows_of = [width](const std::vector<double>& values) {
+    return std::vector<int64_t>{static_cast<int64_t>(values.size() / width),
+                                static_cast<int64_t>(width)};
+  };
+  hf::SafetensorsWriter writer(unfinished,
+                               {{"train", hf::DType::kF64, rows_of(table.train)},
+                                {"eval", hf::DType::kF64, rows_of(table.eval)}},
+                               {{kFingerprint, fingerprint}, {kChecksum, checksum_of(table)}});
+  writer.write("train", std::as_bytes(std::span(table.train)));
+  writer.write("eval", std::as_bytes(std::span(table.eval)));
+  writer.finish();
+  fs::rename(unfinished, path);
+}
+
+}  // namespace
+
+ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuestion& question) {
+  before.set_phase("asking the reference");
+  const config::RunConfig& config = before.config;
+  const Datasets& datasets = before.datasets;
+  comm::Group& world = *before.trainee.store->mesh().world;
+  const size_t width = question.numbers.size();
+  ReferenceTable table;
+  const fs::path path = fs::path(config.train.output_dir) / kReferenceFile;
+  std::string fingerprint, answer = "no";
+  comm::all_or_nothing(world, "looking for the reference's log-probabilities", [&] {
+    if (world.rank() != 0 || !before.is_kept) return;
+    fingerprint = fingerprint_of(config, before.trainee, datasets, question.ld_alpha);
+    if (config.train.resume_from_checkpoint.empty()) return;
+    if (auto found = find_table(path, fingerprint, before, width)) {
+      table = std::move(*found);
+      answer = "yes";
+    }
+  });
+  if (comm::broadcast_string(world, answer) == "yes") {
+    table.train.resize(width * datasets.train.size());
+    table.eval.resize(width * num_eval_rows(datasets));
+    comm::broadcast_numbers(world, table.train);
+    if (datasets.eval) comm::broadcast_numbers(world, table.eval);
+    return table;
+  }
+
+  const auto start = std::chrono::steady_clock::now();
+  const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
+  table.train = ask(datasets.train, rows.value_or(config.train.per_device_train_batch_size),
+                    question, "training data", before);
+  if (datasets.eval) {
+    table.eval = ask(*datasets.eval, rows.value_or(config.train.per_device_eval_batch_size),
+                     question, "evaluation data", before);
+  }
+  comm::all_or_nothing(world, "keeping the reference's log-probabilities", [&] {
+    if (world.rank() == 0 && before.is_kept) write_file_of(path, fingerprint, table, width);
+  });
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  before.notes.push_back(fmt::format(
+      "reference: log-probabilities of {} by the model as it starts, in {:.1f} "
+      "s; no second model is kept",
+      counted((table.train.size() + table.eval.size()) / width, question.noun), seconds.count()));
+  return table;
+}
+
+}  // namespace strata::train
