@@ -191,7 +191,7 @@ BAD = {
     "two_losses": (dict(loss_type=["kto", "apo_zero_unpaired"]), "found 2 losses (kto, apo_zero_unpaired), expected one"),
     "beta_of_nothing": (dict(beta=0), "with it nothing is learnt"),
     "weights_of_nothing": (dict(desirable_weight=0, undesirable_weight=0), "with both nothing is learnt"),
-    "a_weight_below_0": (dict(desirable_weight=-1), "--desirable_weight: found -1"),
+    "a_weight_below_0": (dict(desirable_weight=-1), '--desirable_weight: found "-1", expected a number of at least 0'),
     "another_order": (dict(train_sampling_strategy="random"), "--train_sampling_strategy: found random with the loss kto"),
     "batches_of_one": (dict(per_device_train_batch_size=1), "--per_device_train_batch_size: found 1 with the loss kto"),
     "a_setting_of_sft": (dict(packing=True), "--packing: found with the recipe kto, expected a setting of it"),

@@ -155,6 +155,7 @@ LAYOUTS = {
     "prompt_of_text": (dict(PLAIN, prompt=ASKED["content"]), PLAIN),
     "answer_of_text": (dict(PLAIN, completion=GOOD["content"]), PLAIN),
     "number": (dict(PLAIN, label=1), PLAIN),
+    "text": (dict(PLAIN, label="True"), PLAIN),  # as pandas writes it into a table
     "system": (dict(PLAIN, system=SYSTEM["content"]), dict(PLAIN, prompt=[SYSTEM, ASKED])),
     "sharegpt": (dict(PLAIN, completion=[{"from": "gpt", "value": GOOD["content"]}]), PLAIN),
 }
@@ -178,12 +179,12 @@ TEXT = {"prompt": "a", "completion": " b", "label": True}
 ERRORS = {
     "a_label_of_text": (dict(TEXT, label="yes"), ':1: found "yes" in "label", expected true or false (or 1 or 0)'),
     "a_label_beyond": (dict(TEXT, label=2), ':1: found 2 in "label", expected true or false'),
-    "no_label": ({"prompt": "a", "completion": "b"}, ':1: found a row without "label" (columns: completion, prompt), expected rated answers'),
+    "no_label": ({"prompt": "a", "completion": "b"}, ':1: found a row without "label" (columns: prompt, completion), expected rated answers'),
     "null_label": (dict(TEXT, label=None), 'found a row without "label"'),
     "another_name": ({"prompt": "a", "completion": "b", "lable": True}, "did you mean --dataset_columns label=lable?"),
     "an_example": ({"text": "a"}, "train on it with strata sft"),
     "a_number": (dict(TEXT, completion=3), ':1: found a number in "completion", expected a string or a list of messages'),
-    "nothing_to_learn": ({"prompt": [ASKED], "completion": [dict(GOOD, weight=0)], "label": True}, 'found no token to train on in "completion"'),
+    "no_message": ({"prompt": [ASKED], "completion": [], "label": True}, ':1: found an empty list in "completion", expected a list of messages'),
 }
 
 

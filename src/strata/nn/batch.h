@@ -62,7 +62,7 @@ struct DrawKey {
 struct KvCache;       // nn/attention/kv_cache.h, generation only
 class KeptAttention;  // nn/attention/kept_attention.h
 struct DecoderCache;  // nn/attention/decoder_cache.h, generation of encoder-decoder models only
-struct Preference;    // nn/preference_loss.h
+struct Preference;    // nn/preference.h
 struct Rewards;       // nn/reward_loss.h
 class ExpertBalance;  // nn/experts/expert_balance.h
 
@@ -75,8 +75,8 @@ struct HeadTask {
   float loss_scale = 1.0f;  // backward starts from loss * loss_scale (1 / number of trained tokens)
   float label_smoothing = 0;  // of the loss, see ops/cross_entropy.h
   LossSums* sums = nullptr;   // the head adds to it
-  // The documents are pairs of answers, whose losses take the place of the tokens'; the head fills
-  // what it tells of them. Null: they are not.
+  // The documents are answers, whose losses take the place of the tokens'; the head fills what it
+  // tells of them. Null: they are not.
   Preference* preference = nullptr;
   // Of a head that gives each document a reward: which rows it reads; it fills what they got.
   Rewards* rewards = nullptr;

@@ -15,7 +15,7 @@ namespace strata::nn {
 // mode) the gradients of h and of the layer's trainable weights are computed here; backward must
 // start from 1, anything else is an InternalError. Rows with target -100 cost nothing. `softcap`:
 // of the logits, see ops/cross_entropy.h. With context.head.preference the loss is the sum over its
-// pairs, and the gradients are those of that (preference_loss.h). Memory: logits of one chunk, at
+// answers, and the gradients are those of that (preference.h). Memory: logits of one chunk, at
 // most about 16 MB in fp32, and the gradient of h.
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context, double softcap = 0);

@@ -16,6 +16,15 @@ Rating read_rating(const Row& row) {
   };
   if (label.is_boolean()) return of(label.get<bool>());
   if (label.is_number_integer() && (label == 0 || label == 1)) return of(label == 1);
+  // As tables of text hold it.
+  for (const auto& [text, is_desirable] : {std::pair("true", true),
+                                           {"True", true},
+                                           {"1", true},
+                                           {"false", false},
+                                           {"False", false},
+                                           {"0", false}}) {
+    if (label.is_string() && label == text) return of(is_desirable);
+  }
   throw FormatError(
       "{}: found {} in \"label\", expected true or false (or 1 or 0)", row.where(),
       label.is_primitive() ? label.dump(-1, ' ', /*ensure_ascii=*/true) : type_of(&label));

@@ -25,7 +25,7 @@ RowFormat detect_rated(const Row& row, const std::string& text_field);
 
 // A text beside messages is what the user (as prompt) or the assistant (as completion) says; a
 // column `system` is the conversation's first message. The reference fails at both. `label`: true
-// or false, or 1 or 0.
+// or false, or 1 or 0, or one of these as text (True and False, too).
 // Errors: FormatError with file and line.
 RatedAnswers read_rated(const Row& row, const RowFormat& format);
 
