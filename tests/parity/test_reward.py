@@ -32,10 +32,11 @@ CASES = {
     "nf4": dict(LORA, load_in_4bit=True, model="wide"),
     "no_token_for_padding": dict(model="llama2"),
     **{name: dict(model=name) for name in ("tied", "odd", "mistral", "qwen2", "qwen3", "phi3", "smollm3", "gemma",
-                                           "gemma2", "gemma3", "olmo2", "olmo3", "glm", "glm4", "qwen3_moe", "qwen2_moe",
+                                           "gemma2", "olmo2", "olmo3", "glm", "glm4", "qwen3_moe", "qwen2_moe",
                                            "deepseek_v2", "deepseek_v3")},
     **{name: dict(model=name, learning_rate=2e-4) for name in ("qwen3_5", "qwen3_next")},
-    "mixtral": dict(model="mixtral", learning_rate=1e-3),
+    # Steep: at 5e-3 eight steps make 1e-3 out of how processors round.
+    **{name: dict(model=name, learning_rate=1e-3) for name in ("mixtral", "gemma3")},
     **{name: dict(model=name, learning_rate=5e-4) for name in ("gpt_oss", "hunyuan_v1_moe")},
     **{name: dict(model=name) for name in ("seed_oss", "arcee", "exaone4", "hunyuan", "ministral3")},
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
