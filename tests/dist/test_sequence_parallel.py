@@ -163,8 +163,9 @@ def test_resume(inputs, whole, tmp_path, before, after):
 @pytest.mark.parametrize("ranks,sequence,model,flags", [
     (2, 2, "wide", {}), (4, 2, "wide", {}), (4, 2, "qwen3_moe", dict(router_aux_loss_coef=0.5))])
 def test_plan(inputs, tmp_path, ranks, sequence, model, flags):
+    # Own products: MKL's of few columns are made transposed first, which models this small notice.
     found = run(inputs, tmp_path, model, ranks, sequence, rows=4, gradient_accumulation_steps=2,
-                max_length=8, wall_clock_breakdown=True, **flags)
+                max_length=8, wall_clock_breakdown=True, full_determinism=True, **flags)
     planned, counted = map(int, re.search(r"wire: planned (\d+) bytes sent in a step, counted (\d+)",
                                           found.text).groups())
     assert planned == counted > 0

@@ -135,8 +135,11 @@ void decode_rows(const cpu::MatrixCodes& codes, int64_t begin, int64_t end, Elem
 // there.
 void multiply_decoded_blocks(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b,
                              const cpu::MatrixCodes& codes, bool transposed, float beta) {
-  constexpr int64_t kRowsAtOnce = 1024;
-  const int64_t at_once = std::min(kRowsAtOnce, b.rows);
+  // A plan knows of no such block, and MKL packs it once more: few megabytes.
+  constexpr int64_t kBytesAtOnce = 4 << 20, kFewestRows = 128;
+  const int64_t fitting =
+      kBytesAtOnce / (std::max<int64_t>(b.columns, 1) * static_cast<int64_t>(sizeof(float)));
+  const int64_t at_once = std::min(std::max(fitting, kFewestRows), b.rows);
   const auto decoded =
       std::unique_ptr<float[]>(new float[static_cast<size_t>(at_once * b.columns)]);
   for (int64_t begin = 0; begin < b.rows; begin += at_once) {
