@@ -387,6 +387,8 @@ IN_FLOAT32.add("gemma4_shared_keys")
 IN_FLOAT32.add("exaone4_named_layers")
 # The gradient of one of xIELU's numbers may nearly cancel out: of eight draws one is 1.2 or 2.1 times, the others 0.3 to 1.0.
 IN_FLOAT32 |= {"apertus_one_head_biases", "apertus_llama3_old_keys"}
+# Of sixteen draws 0.33 to 1.7 and 0.64 to 1.46 times, 0.94 and 1.04 on average.
+IN_FLOAT32 |= {"gemma4_layer_vectors", "gemma4_layer_vectors_padding"}
 
 # In bf16 both programs are further than the limit from fp32, each in its own way: see
 # test_bfloat16_is_as_close_to_float32_as_transformers.
@@ -394,8 +396,9 @@ ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemm
                  "gemma3_local_alone", "gemma2", "gemma2_biases", "gemma2_scores_alone", "gemma2_logits_alone", "olmo2", "olmo2_one_kv_head",
                  "olmo2_one_head_biases", "olmo3", "olmo3_rotations", "olmo3_old_keys", "olmo3_global_alone",
                  "glm4", "glm4_odd", "glm4_one_head", "glm4_dynamic",
-                 # transformers' LayerNorms of odd widths are off by up to 0.019 (with one thread), ours by half of that;
-                 # relu's slope jumps.
+                 # transformers' LayerNorms are off by up to 0.02, the more the fewer threads sum, ours by half of that; relu's
+                 # slope jumps.
+                 *(name for name in CONFIGS if name.startswith("gpt_neox")),
                  "gpt2_odd", "bigcode_odd", "gpt2_one_head", "bigcode_one_head",
                  *({name for name in CONFIGS if name.startswith(("gemma4", "qwen3_5", "qwen3_next"))} - IN_FLOAT32),
                  *(name for name in CONFIGS if name.startswith(("apertus", "exaone4", "hunyuan")) and name not in IN_FLOAT32),
@@ -425,17 +428,19 @@ def test_equals_transformers(tmp_path, name, dtype, scale, limit):
 @pytest.mark.parametrize("name,scale", [("plain", 0.15), *((name, 0.04) for name in sorted(ROUNDED_APART))])
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name, scale):
     save_checkpoint(tmp_path, scale=scale, **CONFIGS[name])
-    documents = make_documents(LENGTHS)
     rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     exact = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).float()
-    run_reference(rounded, documents)
-    run_reference(exact, documents)
-    tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
     ours, theirs = [], []
-    for (name, a), (_, b) in zip(gradients_of(rounded), gradients_of(exact)):
-        ours.append(relative_error(tensors["grad:" + name], b))
-        theirs.append(relative_error(a, b))
-    assert sum(ours) < 1.1 * sum(theirs)
+    # Several draws: of one alone the errors depend on the processor's order of summing.
+    for seed in (1, 2, 3):
+        documents = make_documents(LENGTHS, seed=seed)
+        run_reference(rounded, documents)
+        run_reference(exact, documents)
+        tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16")
+        for (parameter, a), (_, b) in zip(gradients_of(rounded), gradients_of(exact)):
+            ours.append(relative_error(tensors["grad:" + parameter], b))
+            theirs.append(relative_error(a, b))
+    assert sum(ours) < 1.1 * sum(theirs), sum(ours) / sum(theirs)
 
 
 def test_checkpointing_is_bit_equal(tmp_path):
