@@ -73,6 +73,9 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
         ("nf4", "bloom"), ("int8", "bloom"))] + [
     (base, "all", family) for base in ("nf4", "int8") for family in (QWEN35, GEMMA4, GEMMA4_EXPERTS)]
 
+# Of smaller weights the scores are nearly alike, and the gradients of q and k nearly cancel out.
+LARGER_WEIGHTS = {"stablelm": 0.15}
+
 
 @pytest.mark.parametrize("name,method,family", [(*row, {}) for row in GRADIENTS] + OF_OTHER_FAMILIES)
 def test_gradients_over_a_quantised_base(tmp_path, name, method, family):
@@ -80,7 +83,7 @@ def test_gradients_over_a_quantised_base(tmp_path, name, method, family):
     settings, request = BASES[name]
     lora = METHODS[method]
     sizes = family if family is BIGCODE else {**ROWS_OF_A_BLOCK, **family}
-    save_checkpoint(tmp_path, scale=0.08, **sizes)
+    save_checkpoint(tmp_path, scale=LARGER_WEIGHTS.get(family.get("family"), 0.08), **sizes)
     model = attach_quantised(tmp_path, settings, **lora)
     model.train()
     randomise(model, 0.08)
