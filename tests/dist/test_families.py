@@ -25,7 +25,7 @@ def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, setting
         settings = dict(settings, lora_r=1, lora_target_modules=["q_proj", "shared_expert.up_proj", "shared_expert_gate"])
     if family in ("falcon_h1", "nemotron_h") and settings:  # where PEFT adapts no product behind a state space
         settings = dict(settings, lora_target_modules=["in_proj", "q_proj", "o_proj", "up_proj", "down_proj"])
-    if family == "hunyuan_v1_moe":  # whose larger steps make 1.5e-5 of another order of summing
+    if family in ("hunyuan_v1_moe", "gemma4_small"):  # whose larger steps make 1e-5 of another order of summing
         settings = dict(settings, learning_rate=1e-3)
 
     def losses(name, world, rows, **flags):

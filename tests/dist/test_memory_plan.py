@@ -62,22 +62,25 @@ def data(tmp_path_factory):
     return memory_table.save_data(tmp_path_factory.mktemp("memory-data"))
 
 
-@pytest.mark.parametrize("row", TABLE, ids=memory_table.label)
-def test_measured_is_the_planned(model, data, tmp_path, row):
-    world, strategy, flags = row
-    found = memory_table.run_row(row, model, data, tmp_path)
+def expect_planned(row, found):
     print(memory_table.label(row), found)
     assert found.measured == pytest.approx(found.planned, rel=0.05)
     # The part that is not the program itself.
     assert found.tensors_measured == pytest.approx(found.tensors_planned, rel=0.05)
-    assert found.tensors_measured > 30
-
-    # Every tensor is counted. Those of the engine are made once; what blocks compute is made from
-    # what the step before gave back.
+    # Tensors of the engine are made once; what blocks compute is made from what the step before gave back.
     assert found.lasting == 0
+    assert found.sent == found.sent_planned
+
+
+@pytest.mark.parametrize("row", TABLE, ids=memory_table.label)
+def test_measured_is_the_planned(model, data, tmp_path, row):
+    world, strategy, flags = row
+    found = memory_table.run_row(row, model, data, tmp_path)
+    expect_planned(row, found)
+    assert found.tensors_measured > 30
+    # Every tensor is counted.
     assert set(found.temporary) <= {"activations", "logits", "runtime", "KiB"}
     assert int(found.temporary["activations"]) > 0
-    assert found.sent == found.sent_planned
     if not {"use_peft", "fsdp_auto_wrap_policy", "sync_each_batch", "model"} & flags.keys():
         # Shards are padded to whole cache lines, and the norm is one number more.
         theory = sent_in_theory(world, strategy, flags) + exchanged_in_theory(flags)
@@ -100,10 +103,7 @@ def test_measured_is_the_planned(model, data, tmp_path, row):
 def test_measured_is_the_planned_of_a_reward_model(model, tmp_path, row):
     """Its head is one row, and no logits are made."""
     found = memory_table.run_row(row, model, memory_table.save_pairs(tmp_path), tmp_path / "out", recipe="reward")
-    print(memory_table.label(row), found)
-    assert found.measured == pytest.approx(found.planned, rel=0.05)
-    assert found.tensors_measured == pytest.approx(found.tensors_planned, rel=0.05)
-    assert found.lasting == 0 and found.sent == found.sent_planned
+    expect_planned(row, found)
 
 
 @pytest.mark.parametrize("row", [(1, "NO_SHARD", LORA), (2, "FULL_SHARD", dict(gradient_accumulation_steps=2))],
@@ -111,10 +111,7 @@ def test_measured_is_the_planned_of_a_reward_model(model, tmp_path, row):
 def test_measured_is_the_planned_of_rated_answers(model, tmp_path, row):
     """Each micro-batch has a forward pass beside it, whose gathers are sent as well."""
     found = memory_table.run_row(row, model, memory_table.save_rated(tmp_path), tmp_path / "out", recipe="kto")
-    print(memory_table.label(row), found)
-    assert found.measured == pytest.approx(found.planned, rel=0.05)
-    assert found.tensors_measured == pytest.approx(found.tensors_planned, rel=0.05)
-    assert found.lasting == 0 and found.sent == found.sent_planned
+    expect_planned(row, found)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -1,13 +1,14 @@
 # Oracle: TRL's KTOTrainer with the same flags on the same files: loss, gradient norm, divergence, rewards, log-probabilities
 # and mean logits of every step; the run on one rank for a run on two; the uninterrupted run.
+import functools
 import math
 import random
-import shutil
 
 import pytest
 
 import tiny_llama
 import trl_reference
+from reference_runs import expect_alike, expect_resumed_to_the_bit
 from running import base_flags, run_program, run_strata, run_strata_raw, strata
 
 STEPS = 12
@@ -105,30 +106,13 @@ def test_two_ranks_equal_one(inputs, two_answers, tmp_path, settings):
     alone, dealt = [run_strata({**flags_of(inputs, tmp_path / str(world), **flags), "dataset_name": two_answers}, world,
                                recipe="kto") for world, flags in ((1, one), (2, settings))]
     assert any(row.get("kl", 0) > 0.05 for row in alone.history)
-    for ours, theirs in zip(dealt.history, alone.history, strict=True):
-        assert ours.keys() == theirs.keys()
-        for key in theirs:
-            if key.removeprefix("eval_") in ("loss", "grad_norm", *FIGURES):
-                assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-4), (key, ours, theirs)
+    expect_alike(dealt, alone, FIGURES)
 
 
 @pytest.mark.parametrize("settings, has_table", [({}, True), (dict(LORA, lora_dropout=0.3, disable_dropout=False), False)],
                          ids=["full_table_kept", "lora_table_lost"])
 def test_a_resumed_run_is_equal_to_the_bit(inputs, tmp_path, settings, has_table):
-    """The reference is the model before the first step, not the one of the checkpoint; figures go on amid a log."""
-    flags = dict(save_strategy="steps", save_steps=6, eval_strategy="steps", eval_steps=4, logging_steps=4, **settings)
-    whole = run_strata(flags_of(inputs, tmp_path / "whole", **flags), world=2, recipe="kto")
-    assert "reference: log-probabilities of 49 answers by the model as it starts" in whole.text
-    resumed = tmp_path / "resumed"
-    shutil.copytree(whole.folder, resumed, ignore=shutil.ignore_patterns("checkpoint-12", "*model*", "adapter*"))
-    (resumed / "latest").write_text("checkpoint-6\n")
-    if not has_table:
-        (resumed / "reference_log_probs.table").unlink()
-    found = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **flags), world=2, recipe="kto")
-    assert ("reference: log-probabilities" in found.text) == (not has_table)
-    assert found.history == whole.history
-    name = "adapter_model.safetensors" if settings else "model.safetensors"
-    assert (found.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    expect_resumed_to_the_bit(functools.partial(flags_of, inputs), "kto", "49 answers", tmp_path, settings, has_table)
 
 
 def test_the_best_checkpoint_by_a_figure(inputs, tmp_path):

@@ -26,6 +26,43 @@ const std::vector<Format> kFormats = {{Kind::kNf4, 64, false},
                                       {Kind::kNf4, 32, false},
                                       {Kind::kInt8, 64, false}};
 
+Element element_of(at::ScalarType type) {
+  return type == at::kFloat      ? Element::kFloat
+         : type == at::kBFloat16 ? Element::kBFloat16
+                                 : Element::kHalf;
+}
+
+// In every type, with one more element behind the end, which must stay. `expected`: in fp32.
+void expect_decoded(const QuantizedMatrix& matrix, const at::Tensor& expected) {
+  const int64_t numel = matrix.rows * matrix.columns;
+  const at::Tensor scales = matrix.scales();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor out = at::full({numel + 1}, 5, at::TensorOptions().dtype(type));
+    cuda::dequantize(codes_on_device(matrix, scales), element_of(type), out.data_ptr(), kStream);
+    EXPECT_TRUE(at::equal(out.narrow(0, 0, numel), expected.to(type).view({-1})))
+        << describe(matrix.format) << " " << matrix.rows << " x " << matrix.columns << " "
+        << c10::toString(matrix.plain) << " " << c10::toString(type);
+    EXPECT_EQ(out[numel].item<float>(), 5);
+  }
+}
+
+// Three of them in fp32. `dense`: the matrix in double.
+void expect_few_rows(const QuantizedMatrix& matrix, const at::Tensor& dense) {
+  const at::Tensor x = at::randn({3, matrix.columns});
+  const at::Tensor y = at::empty({3, matrix.rows});
+  cuda::multiply_few_rows(codes_on_device(matrix, matrix.scales()),
+                          {.type = Element::kFloat,
+                           .x = x.const_data_ptr(),
+                           .x_stride = matrix.columns,
+                           .y = y.data_ptr(),
+                           .y_stride = matrix.rows,
+                           .rows = 3,
+                           .add = false},
+                          kStream);
+  EXPECT_LT(relative_error(y, at::mm(x.to(at::kDouble), dense.t())), 1e-5)
+      << describe(matrix.format) << " " << matrix.rows << " x " << matrix.columns;
+}
+
 // Odd sizes end inside a block, inside a byte and inside what a thread decodes.
 TEST(CudaQuantKernels, Dequantize) {
   at::manual_seed(1);
@@ -33,19 +70,7 @@ TEST(CudaQuantKernels, Dequantize) {
     for (const auto& [rows, columns] :
          std::vector<std::pair<int64_t, int64_t>>{{3, 7}, {5, 64}, {9, 131}, {70, 72}, {1, 1}}) {
       const QuantizedMatrix matrix = quantize(at::randn({rows, columns}), format);
-      const at::Tensor scales = matrix.scales();
-      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-        // One more behind the end, which must stay.
-        const at::Tensor out = at::full({rows * columns + 1}, 5, at::TensorOptions().dtype(type));
-        const Element element = type == at::kFloat      ? Element::kFloat
-                                : type == at::kBFloat16 ? Element::kBFloat16
-                                                        : Element::kHalf;
-        cuda::dequantize(codes_on_device(matrix, scales), element, out.data_ptr(), kStream);
-        const at::Tensor expected = dequantize(matrix, at::kFloat).to(type).view({-1});
-        EXPECT_TRUE(at::equal(out.narrow(0, 0, rows * columns), expected))
-            << describe(format) << " " << rows << " x " << columns << " " << c10::toString(type);
-        EXPECT_EQ(out[rows * columns].item<float>(), 5);
-      }
+      expect_decoded(matrix, dequantize(matrix, at::kFloat));
     }
   }
 }
@@ -62,9 +87,7 @@ TEST(CudaQuantKernels, DecodeMxfp4) {
       const at::Tensor expected = through_half ? dense.to(at::kHalf) : dense;
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
         const at::Tensor out = at::full({rows * columns + 1}, 5, at::TensorOptions().dtype(type));
-        const Element element = type == at::kFloat      ? Element::kFloat
-                                : type == at::kBFloat16 ? Element::kBFloat16
-                                                        : Element::kHalf;
+        const Element element = element_of(type);
         cuda::decode_mxfp4({bytes, bytes + matrix.layout().scales, columns, rows, through_half},
                            element, out.mutable_data_ptr(), kStream);
         EXPECT_TRUE(at::allclose(out.narrow(0, 0, rows * columns).view({columns, rows}),
@@ -82,20 +105,7 @@ TEST(CudaQuantKernels, DecodeFp8) {
   for (const auto& of : ops::reference::kFp8Cases) {
     for (const at::ScalarType plain : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const QuantizedMatrix matrix = ops::reference::random_fp8(of, plain);
-      const at::Tensor expected = ops::reference::fp8_by_hand(matrix);
-      const int64_t numel = of.rows * of.columns;
-      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-        const at::Tensor out = at::full({numel + 1}, 5, at::TensorOptions().dtype(type));
-        const Element element = type == at::kFloat      ? Element::kFloat
-                                : type == at::kBFloat16 ? Element::kBFloat16
-                                                        : Element::kHalf;
-        cuda::dequantize(codes_on_device(matrix, matrix.scales()), element, out.data_ptr(),
-                         kStream);
-        EXPECT_TRUE(at::equal(out.narrow(0, 0, numel), expected.to(type).view({-1})))
-            << of.rows << " x " << of.columns << " " << c10::toString(plain) << " "
-            << c10::toString(type);
-        EXPECT_EQ(out[numel].item<float>(), 5);
-      }
+      expect_decoded(matrix, ops::reference::fp8_by_hand(matrix));
     }
   }
 }
@@ -105,20 +115,7 @@ TEST(CudaQuantKernels, MultiplyFewRowsOfFp8) {
   for (const auto& of : ops::reference::kFp8Cases) {
     if (of.columns % 8 != 0) continue;
     const QuantizedMatrix matrix = ops::reference::random_fp8(of, at::kBFloat16);
-    const at::Tensor dense = ops::reference::fp8_by_hand(matrix).to(at::kDouble);
-    const at::Tensor x = at::randn({3, of.columns});
-    const at::Tensor y = at::empty({3, of.rows});
-    cuda::multiply_few_rows(codes_on_device(matrix, matrix.scales()),
-                            {.type = Element::kFloat,
-                             .x = x.const_data_ptr(),
-                             .x_stride = of.columns,
-                             .y = y.data_ptr(),
-                             .y_stride = of.rows,
-                             .rows = 3,
-                             .add = false},
-                            kStream);
-    EXPECT_LT(relative_error(y, at::mm(x.to(at::kDouble), dense.t())), 1e-5)
-        << of.rows << " x " << of.columns;
+    expect_few_rows(matrix, ops::reference::fp8_by_hand(matrix).to(at::kDouble));
   }
 }
 
@@ -128,20 +125,7 @@ TEST(CudaQuantKernels, DecodeInts) {
   for (const auto& of : ops::reference::kIntCases) {
     for (const at::ScalarType plain : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const QuantizedMatrix matrix = ops::reference::random_ints(of, plain);
-      const at::Tensor expected = ops::reference::ints_by_hand(matrix);
-      const int64_t numel = of.rows * of.columns;
-      for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-        const at::Tensor out = at::full({numel + 1}, 5, at::TensorOptions().dtype(type));
-        const Element element = type == at::kFloat      ? Element::kFloat
-                                : type == at::kBFloat16 ? Element::kBFloat16
-                                                        : Element::kHalf;
-        cuda::dequantize(codes_on_device(matrix, matrix.scales()), element, out.data_ptr(),
-                         kStream);
-        EXPECT_TRUE(at::equal(out.narrow(0, 0, numel), expected.to(type).view({-1})))
-            << describe(matrix.format) << " " << of.rows << " x " << of.columns << " "
-            << c10::toString(plain) << " " << c10::toString(type);
-        EXPECT_EQ(out[numel].item<float>(), 5);
-      }
+      expect_decoded(matrix, ops::reference::ints_by_hand(matrix));
     }
   }
 }
@@ -151,20 +135,7 @@ TEST(CudaQuantKernels, MultiplyFewRowsOfInts) {
   for (const auto& of : ops::reference::kIntCases) {
     if (of.columns % 8 != 0) continue;
     const QuantizedMatrix matrix = ops::reference::random_ints(of, at::kBFloat16, /*even=*/true);
-    const at::Tensor dense = ops::reference::ints_by_hand(matrix).to(at::kDouble);
-    const at::Tensor x = at::randn({3, of.columns});
-    const at::Tensor y = at::empty({3, of.rows});
-    cuda::multiply_few_rows(codes_on_device(matrix, matrix.scales()),
-                            {.type = Element::kFloat,
-                             .x = x.const_data_ptr(),
-                             .x_stride = of.columns,
-                             .y = y.data_ptr(),
-                             .y_stride = of.rows,
-                             .rows = 3,
-                             .add = false},
-                            kStream);
-    EXPECT_LT(relative_error(y, at::mm(x.to(at::kDouble), dense.t())), 1e-5)
-        << describe(matrix.format) << " " << of.rows << " x " << of.columns;
+    expect_few_rows(matrix, ops::reference::ints_by_hand(matrix).to(at::kDouble));
   }
 }
 

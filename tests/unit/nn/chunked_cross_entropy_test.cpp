@@ -43,7 +43,13 @@ class LossTest : public ::testing::Test {
   // Parameters and what they are in the reference's graph.
   using Leaves = std::vector<std::pair<Parameter*, at::Tensor>>;
 
-  static at::Tensor reference_logits(Linear& layer, const at::Tensor& h64, Leaves& leaves) {
+  static at::Tensor reference_logits(Linear& layer, const at::Tensor& h64, Leaves& leaves,
+                                     double softcap = 0) {
+    const at::Tensor logits = uncapped_logits(layer, h64, leaves);
+    return softcap > 0 ? softcap * at::tanh(logits / softcap) : logits;
+  }
+
+  static at::Tensor uncapped_logits(Linear& layer, const at::Tensor& h64, Leaves& leaves) {
     const at::Tensor w64 = reference_leaf(layer.weight().value());
     leaves.emplace_back(&layer.weight(), w64);
     const at::Tensor logits = at::mm(h64, w64.t());
@@ -54,7 +60,12 @@ class LossTest : public ::testing::Test {
     return logits + at::mm(at::mm(h64, a.t()), b.t()) * branch->scaling;
   }
 
-  static void expect_gradients(const Leaves& leaves) {
+  // Of what the head scales by 0.25 and of the reference, in double.
+  static void expect_gradients(const at::Tensor& loss, const at::Tensor& expected,
+                               const at::Tensor& h, const at::Tensor& h64, const Leaves& leaves) {
+    torch::autograd::backward({loss}, {at::ones({})});
+    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
+    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
     for (const auto& [parameter, leaf] : leaves) {
       if (!parameter->requires_grad()) continue;
       EXPECT_LT(relative_error(gradient_of(*parameter), leaf.grad()), 1e-5) << parameter->name();
@@ -67,17 +78,13 @@ class LossTest : public ::testing::Test {
     const at::Tensor loss = chunked_cross_entropy(h, layer, context_, softcap);
     const at::Tensor h64 = reference_leaf(h);
     Leaves leaves;
-    at::Tensor logits = reference_logits(layer, h64, leaves);
-    if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
+    const at::Tensor logits = reference_logits(layer, h64, leaves, softcap);
     const at::Tensor expected = at::cross_entropy_loss(logits, targets, {}, at::Reduction::Sum,
                                                        -100, context_.head.label_smoothing);
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-4 * expected.item<double>());
     EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-3);
     EXPECT_EQ(sums_.tokens, targets.ne(-100).sum().item<int64_t>());
-    torch::autograd::backward({loss}, {at::ones({})});
-    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
-    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
-    expect_gradients(leaves);
+    expect_gradients(loss, expected, h, h64, leaves);
   }
 
   // Pairs of documents of 50, 20, 70 and 10 tokens; the reference's log-probabilities are any.
@@ -109,10 +116,7 @@ class LossTest : public ::testing::Test {
                                 at::log_sigmoid(0.02 * (ratios[2] - ratios[3]));
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-5);
     EXPECT_NEAR(loss.item<double>(), 0.25 * expected.item<double>(), 1e-5);
-    torch::autograd::backward({loss}, {at::ones({})});
-    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
-    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
-    expect_gradients(leaves);
+    expect_gradients(loss, expected, h, h64, leaves);
   }
 
   // Answers of 50, 20, 70 and 10 tokens, every other one desirable.
@@ -130,8 +134,7 @@ class LossTest : public ::testing::Test {
 
     const at::Tensor h64 = reference_leaf(h);
     Leaves leaves;
-    at::Tensor logits = reference_logits(layer, h64, leaves);
-    if (softcap > 0) logits = softcap * at::tanh(logits / softcap);
+    const at::Tensor logits = reference_logits(layer, h64, leaves, softcap);
     const at::Tensor costs = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, -100);
     const at::Tensor means = logits.mean(1) * targets.ne(-100);
     at::Tensor expected = at::zeros({}, at::kDouble);
@@ -144,10 +147,7 @@ class LossTest : public ::testing::Test {
       expected = expected + (d % 2 == 0 ? 0.7 * (1 - gain) : 1.5 * gain);
     }
     EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-5);
-    torch::autograd::backward({loss}, {at::ones({})});
-    torch::autograd::backward({expected * 0.25}, {at::ones({}, at::kDouble)});
-    EXPECT_LT(relative_error(h.grad(), h64.grad()), 1e-5);
-    expect_gradients(leaves);
+    expect_gradients(loss, expected, h, h64, leaves);
   }
 
   Batch batch_;
