@@ -47,19 +47,20 @@ struct AttentionCase {
         kv_heads(state.range(2)),
         channels(state.range(3)),
         length(state.range(4)),
+        tokens(std::max(kTokens, length)),
         scale(1 / std::sqrt(double(channels))) {
-    for (int64_t end = 0; end <= kTokens; end += length) offsets.push_back(end);
-    q = at::randn({kTokens, heads, channels}).to(type);
-    k = at::randn({kTokens, kv_heads, channels}).to(type);
-    v = at::randn({kTokens, kv_heads, channels}).to(type);
+    for (int64_t end = 0; end <= tokens; end += length) offsets.push_back(end);
+    q = at::randn({tokens, heads, channels}).to(type);
+    k = at::randn({tokens, kv_heads, channels}).to(type);
+    v = at::randn({tokens, kv_heads, channels}).to(type);
   }
   // Of `products` products: 2 forward, 5 backward.
   double flops(int products) const {
-    return products * 2.0 * double(channels * kTokens * heads) * double(length + 1) / 2;
+    return products * 2.0 * double(channels * tokens * heads) * double(length + 1) / 2;
   }
   // [documents, heads, tokens, channels], as scaled_dot_product_attention takes it.
   at::Tensor batched(const at::Tensor& x) const {
-    return x.view({kTokens / length, length, x.size(1), x.size(2)}).transpose(1, 2);
+    return x.view({tokens / length, length, x.size(1), x.size(2)}).transpose(1, 2);
   }
   at::Tensor aten() const {
     return at::scaled_dot_product_attention(batched(q), batched(k), batched(v), {}, 0.0, true,
@@ -67,7 +68,7 @@ struct AttentionCase {
   }
 
   at::ScalarType type;
-  int64_t heads, kv_heads, channels, length;
+  int64_t heads, kv_heads, channels, length, tokens;
   double scale;
   std::vector<int64_t> offsets;
   at::Tensor q, k, v;
@@ -108,6 +109,8 @@ void attention_cases(benchmark::internal::Benchmark* b) {
   b->Args({0, 8, 8, 64, 512});
   b->Args({0, 8, 2, 128, 512});
   b->Args({0, 8, 2, 64, 2048});
+  b->Args({1, 8, 2, 64, 2048});
+  b->Args({1, 8, 2, 128, 8192});
 }
 
 // y = x W^T, dx = dy W and dW = dy^T x of the gate projection, in one round.

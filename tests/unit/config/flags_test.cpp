@@ -296,6 +296,16 @@ TEST(Warnings, NameEveryFlagWithoutEffect) {
                                              "--eval_steps: has no effect; eval_strategy is no"));
 }
 
+TEST(Warnings, SayNothingOfWhatIsDoneAnyway) {
+  const Flags flags = {"--do_train", "--do_eval", "True"};
+  EXPECT_THAT(resolve({.flags = flags}).warnings,
+              ElementsAre("--do_eval: has no effect here; set eval_strategy"));
+  Flags evaluates = flags;
+  evaluates.insert(evaluates.end(), {"--eval_strategy", "epoch"});
+  EXPECT_THAT(resolve({.flags = evaluates}).warnings, IsEmpty());
+  EXPECT_THAT(resolve({.flags = {"--do_train", "False"}}).warnings, SizeIs(1));
+}
+
 TEST(ReportTo, IsHonouredNamedOrRefused) {
   const auto warnings_of = [](const Flags& flags) { return resolve({.flags = flags}).warnings; };
   EXPECT_THAT(warnings_of({"--report_to", "none"}), IsEmpty());

@@ -1,15 +1,22 @@
-// Oracle: ATen's product in double; bit-equality between numbers of threads.
+// Oracle: ATen's product in double; bit-equality between numbers of threads. bf16 is multiplied in
+// every way that the processor has, and in the tiles of Intel's matrix unit on any x86
+// (emulated_tiles.h).
 #include "strata/ops/matmul/matmul.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <tuple>
+#include <memory>
+#include <ostream>
 #include <vector>
 
+#include "emulated_tiles.h"
 #include "reference.h"
 #include "strata/base/error.h"
+#include "strata/ops/instruction_set.h"
+#include "strata/ops/matmul/bf16_products.h"
+#include "strata/ops/matmul/block_product.h"
 #include "strata/ops/quant/quantized.h"
 
 namespace strata::ops {
@@ -24,22 +31,57 @@ const Row kRows[] = {{1, 1, 1},       {1, 41, 133},   {2, 40, 7},     {16, 1, 3}
                      {24, 64, 12},    {3, 70, 300},   {17, 1, 40},    {64, 1100, 300},
                      {383, 200, 270}, {385, 90, 20},  {500, 8, 1100}, {130, 16, 513}};
 
+// Who multiplies what.
+struct Method {
+  const char* name;
+  at::ScalarType type = at::kFloat;
+  CpuProducts products = CpuProducts::kOwn;
+  Bf16Products bf16 = Bf16Products::kConverted;
+};
+std::ostream& operator<<(std::ostream& out, const Method& method) { return out << method.name; }
+
+std::vector<Method> own_methods() {
+  std::vector<Method> methods = {{.name = "fp32"}, {.name = "converted", .type = at::kBFloat16}};
+  if (cpu::has_pair_product()) {
+    methods.push_back({.name = "pairs", .type = at::kBFloat16, .bf16 = Bf16Products::kPairs});
+  }
+  if (kHasX86Kernels) {
+    methods.push_back({.name = "tiles", .type = at::kBFloat16, .bf16 = Bf16Products::kTiles});
+  }
+  return methods;
+}
+std::vector<Method> methods() {
+  std::vector<Method> methods = own_methods();
+  methods.push_back({.name = "fp32_mkl", .products = CpuProducts::kMkl});
+  return methods;
+}
+
 // What a test chooses ends with it.
 class Chosen {
  public:
-  explicit Chosen(CpuProducts products) { choose_cpu_products(products); }
-  ~Chosen() { choose_cpu_products(before_); }
+  explicit Chosen(CpuProducts products, Bf16Products bf16 = bf16_products()) {
+    if (bf16 == Bf16Products::kTiles && !cpu::has_tile_product()) {
+      emulated_ = std::make_unique<reference::EmulatedTiles>();
+    }
+    choose_cpu_products(products);
+    choose_bf16_products(bf16);
+  }
+  explicit Chosen(const Method& method) : Chosen(method.products, method.bf16) {}
+  ~Chosen() {
+    choose_cpu_products(before_);
+    choose_bf16_products(bf16_before_);
+  }
 
  private:
   CpuProducts before_ = cpu_products();
+  Bf16Products bf16_before_ = bf16_products();
+  std::unique_ptr<reference::EmulatedTiles> emulated_;
 };
 
-class Matmul : public testing::TestWithParam<std::tuple<at::ScalarType, CpuProducts>> {
-  Chosen chosen_{std::get<1>(GetParam())};
+class Matmul : public testing::TestWithParam<Method> {
+  Chosen chosen_{GetParam()};
 };
-class OwnMatmul : public testing::TestWithParam<at::ScalarType> {
-  Chosen chosen_{CpuProducts::kOwn};
-};
+class OwnMatmul : public Matmul {};
 
 // Rows 5 elements wider than needed, so that strides are not sizes.
 at::Tensor strided(int64_t rows, int64_t columns, at::ScalarType type) {
@@ -48,7 +90,7 @@ at::Tensor strided(int64_t rows, int64_t columns, at::ScalarType type) {
 
 TEST_P(Matmul, EqualsDouble) {
   at::manual_seed(2);
-  const at::ScalarType type = std::get<0>(GetParam());
+  const at::ScalarType type = GetParam().type;
   const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
   for (const auto& [rows, columns, inner] : kRows) {
     for (const Transposes t :
@@ -76,9 +118,9 @@ TEST_P(Matmul, EqualsDouble) {
 
 TEST_P(Matmul, TakesAnyView) {
   at::manual_seed(10);
-  const double tolerance = std::get<0>(GetParam()) == at::kFloat ? 1e-5 : 1e-2;
-  const at::Tensor a = at::randn({70, 90}).to(std::get<0>(GetParam())),
-                   b = at::randn({50, 90}).to(std::get<0>(GetParam()));
+  const double tolerance = GetParam().type == at::kFloat ? 1e-5 : 1e-2;
+  const at::Tensor a = at::randn({70, 90}).to(GetParam().type),
+                   b = at::randn({50, 90}).to(GetParam().type);
   const at::Tensor expected = at::mm(a.to(at::kDouble), b.to(at::kDouble).t());
   EXPECT_LT(reference::relative_error(ops::matmul(a, b.t()), expected), tolerance);
   EXPECT_LT(reference::relative_error(ops::matmul(a.t(), b.t(), {.a = true}), expected), tolerance);
@@ -86,7 +128,7 @@ TEST_P(Matmul, TakesAnyView) {
   EXPECT_LT(
       reference::relative_error(ops::matmul(ones, b, {.b = true})[3], b.to(at::kDouble).sum(1)),
       tolerance);
-  const at::Tensor sparse = at::randn({70, 180}).to(std::get<0>(GetParam())).slice(1, 0, 180, 2);
+  const at::Tensor sparse = at::randn({70, 180}).to(GetParam().type).slice(1, 0, 180, 2);
   EXPECT_LT(reference::relative_error(ops::matmul(sparse, b, {.b = true}),
                                       at::mm(sparse.to(at::kDouble), b.to(at::kDouble).t())),
             tolerance);
@@ -95,13 +137,13 @@ TEST_P(Matmul, TakesAnyView) {
 // Many rows share packed columns, few rows are packed themselves.
 TEST_P(OwnMatmul, DoesNotDependOnThreads) {
   at::manual_seed(3);
-  const at::Tensor b = at::randn({1500, 520}).to(GetParam());
+  const at::Tensor b = at::randn({1500, 520}).to(GetParam().type);
   const int threads = at::get_num_threads();
   for (const int64_t rows : {1, 16, 130, 384, 700}) {
     // libtorch's: MKL splits the sums of Intel's processors by threads.
-    if (rows == 1 && GetParam() == at::kFloat) continue;
-    const at::Tensor a = at::randn({rows, 520}).to(GetParam());
-    for (const at::ScalarType type : {at::kFloat, GetParam()}) {
+    if (rows == 1 && GetParam().type == at::kFloat) continue;
+    const at::Tensor a = at::randn({rows, 520}).to(GetParam().type);
+    for (const at::ScalarType type : {at::kFloat, GetParam().type}) {
       std::vector<at::Tensor> results;
       for (int n : {1, 2, 5}) {
         at::set_num_threads(n);
@@ -116,25 +158,23 @@ TEST_P(OwnMatmul, DoesNotDependOnThreads) {
 }
 
 // Whole tiles or not: all are summed alike, in ranges of any length.
-TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
-  const Chosen own(CpuProducts::kOwn);
+TEST_P(OwnMatmul, FewRowsGetTheBitsThatTheyGetAmongMany) {
   at::manual_seed(4);
-  const at::Tensor a = at::randn({480, 1300}), b = at::randn({1101, 1300});
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const at::ScalarType c_type : {at::kFloat, type}) {
-      for (const Transposes t : {Transposes{.b = true}, Transposes{.a = true}}) {
-        const auto left = [&](int64_t rows) {
-          const at::Tensor part = a.to(type).narrow(0, 0, rows);
-          return t.a ? part.t().contiguous() : part;
-        };
-        const at::Tensor right = t.b ? b.to(type) : b.to(type).t().contiguous();
-        at::Tensor many = at::ones({480, 1101}, c_type);
-        matmul_into(many, left(480), right, t, /*beta=*/1);
-        for (const int64_t rows : {17, 48, 100, 384}) {
-          at::Tensor few = at::ones({rows, 1101}, c_type);
-          matmul_into(few, left(rows), right, t, /*beta=*/1);
-          EXPECT_TRUE(at::equal(many.narrow(0, 0, rows), few)) << rows << type << c_type;
-        }
+  const at::ScalarType type = GetParam().type;
+  const at::Tensor a = at::randn({480, 1300}).to(type), b = at::randn({1101, 1300}).to(type);
+  for (const at::ScalarType c_type : {at::kFloat, type}) {
+    for (const Transposes t : {Transposes{.b = true}, Transposes{.a = true}}) {
+      const auto left = [&](int64_t rows) {
+        const at::Tensor part = a.narrow(0, 0, rows);
+        return t.a ? part.t().contiguous() : part;
+      };
+      const at::Tensor right = t.b ? b : b.t().contiguous();
+      at::Tensor many = at::ones({480, 1101}, c_type);
+      matmul_into(many, left(480), right, t, /*beta=*/1);
+      for (const int64_t rows : {17, 48, 100, 384}) {
+        at::Tensor few = at::ones({rows, 1101}, c_type);
+        matmul_into(few, left(rows), right, t, /*beta=*/1);
+        EXPECT_TRUE(at::equal(many.narrow(0, 0, rows), few)) << rows << c_type;
       }
     }
   }
@@ -144,7 +184,7 @@ TEST(MatmulRows, FewGetTheBitsThatTheyGetAmongMany) {
 
 TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {
   at::manual_seed(5);
-  const at::ScalarType type = std::get<0>(GetParam());
+  const at::ScalarType type = GetParam().type;
   const double tolerance = type == at::kFloat ? 1e-5 : 1e-2;
   for (const int64_t tokens : {5, 77}) {
     const at::Tensor x = at::randn({tokens, 45}).to(type), a = at::randn({3, 45}).to(type);
@@ -163,10 +203,10 @@ TEST_P(Matmul, ThinFactorsAddWhatTheirProductIs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Storage, Matmul,
-                         testing::Combine(testing::Values(at::kFloat, at::kBFloat16),
-                                          testing::Values(CpuProducts::kOwn, CpuProducts::kMkl)));
-INSTANTIATE_TEST_SUITE_P(Storage, OwnMatmul, testing::Values(at::kFloat, at::kBFloat16));
+INSTANTIATE_TEST_SUITE_P(Methods, Matmul, testing::ValuesIn(methods()),
+                         testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Methods, OwnMatmul, testing::ValuesIn(own_methods()),
+                         testing::PrintToStringParamName());
 
 // More rows than are decoded at a time, and codes whose blocks cross rows.
 TEST(MatmulCodes, EqualsTheDecodedWeightInDouble) {
@@ -191,6 +231,16 @@ TEST(MatmulCodes, EqualsTheDecodedWeightInDouble) {
         }
       }
     }
+  }
+}
+
+// What decides whether the matrix unit is used; integers whose sums are exact.
+TEST(MatmulTiles, AreFoundToBeRight) {
+  if (kHasX86Kernels) {
+    const Chosen tiles(CpuProducts::kOwn, Bf16Products::kTiles);
+    EXPECT_TRUE(cpu::tile_product_is_right());
+  } else {
+    EXPECT_FALSE(cpu::has_tile_product());
   }
 }
 

@@ -50,10 +50,16 @@ class CommonRules : Rules {
       const bool is_plain =
           std::ranges::find(setting.harmless, std::string_view(text)) != setting.harmless.end();
       const bool is_flag = found.origin.rank >= Rank::kLaunchFlag;
-      if (is_plain && !is_flag) continue;
+      if ((is_plain && !is_flag) || is_done_anyway(name, text)) continue;
       warnings_.push_back(
           fmt::format("{}: has no effect here; {}", named_source(found), setting.help));
     }
+  }
+
+  // The run does what the setting asks for.
+  bool is_done_anyway(std::string_view name, std::string_view text) const {
+    const bool evaluates = config_.train.eval_strategy != Interval::kNo;
+    return text == "true" && (name == "do_train" || (name == "do_eval" && evaluates));
   }
 
   void check_optimizer() {

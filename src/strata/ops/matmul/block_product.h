@@ -33,6 +33,16 @@ void block_product(const BlockProduct& product);
 void pair_product(const BlockProduct& product);
 bool has_pair_product();
 
+// The same in tiles of the processor's matrix unit (Intel's AMX). Requires has_tile_product(), 16
+// or 32 rows and columns and an `inner` of whole kLanesOfTile; element (i, k) of a lies at a[k /
+// kLanesOfTile * a_inner_stride + i * a_row_stride + k % kLanesOfTile]. A tile's product takes as
+// long as 16 of pair_product's instructions do, of which it replaces 256.
+constexpr int64_t kLanesOfTile = 16, kRowsOfTile = 16;
+void tile_product(const BlockProduct& product);
+// Asks the kernel for the unit's registers, and multiplies once to see that they work.
+bool has_tile_product();
+bool tile_product_is_right();
+
 // to [columns, rows] (stride `to_stride`) = transpose of from [rows, columns].
 void transpose_block(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
                      float* to, int64_t to_stride);

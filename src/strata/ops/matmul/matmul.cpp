@@ -10,7 +10,7 @@
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
-#include "strata/ops/matmul/block_product.h"
+#include "strata/ops/matmul/bf16_products.h"
 
 namespace strata::ops {
 
@@ -25,10 +25,10 @@ constexpr int64_t kFewColumns = 4, kFewConvertedColumns = 32;
 
 bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 
-// Whether pairs of bf16 are multiplied by our own kernel. libtorch's would keep a compiled product
+// Whether pairs of bf16 are multiplied by our own kernels. libtorch's would keep a compiled product
 // for each number of tokens that it ever saw.
 bool multiplies_own_pairs(const at::Tensor& x) {
-  return is_bf16(x) && !is_for_cuda(x) && cpu::has_pair_product();
+  return is_bf16(x) && !is_for_cuda(x) && bf16_products() != Bf16Products::kConverted;
 }
 
 CpuProducts faster_products() {

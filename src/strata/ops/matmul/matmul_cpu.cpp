@@ -14,6 +14,7 @@
 
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/line_buffer.h"
+#include "strata/ops/matmul/bf16_products.h"
 #include "strata/ops/matmul/block_product.h"
 #include "strata/ops/matmul/matmul_panels.h"
 
@@ -22,7 +23,7 @@ namespace strata::ops::cpu {
 namespace {
 
 constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 192 KiB
-constexpr int64_t kTilesOfBlock = kBlockRows / kTileRows;
+static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kUnitRows == 0);
 constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
 // Up to so many rows a is packed whole instead, in shorter ranges: 384 KiB in the second cache, and
 // a panel of b of 32 KiB, which is read at once, in the first.
@@ -31,19 +32,35 @@ constexpr int64_t kInnerOfFewRows = 256;
 // Columns of b side by side where c has no more: the gradients and products of thin factors.
 constexpr int64_t kNarrowTile = 16;
 static_assert(kColumnMultiple <= kNarrowTile);
+static_assert(kInner % kLanesOfTile == 0 && kInnerOfFewRows % kLanesOfTile == 0);
 
 int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // What is multiplied, and in which pieces.
 struct Task {
   const MatmulArguments& m;
+  Bf16Products products;
   int64_t per_lane;      // elements of the inner dimension a lane: 1, or 2 for pairs
   int64_t lanes;         // of the inner dimension
   int64_t range;         // of them that are packed side by side
+  int64_t tile_rows;     // of a panel of a
   int64_t tile_columns;  // of a panel of b
+  bool in_unit() const { return products == Bf16Products::kTiles; }
 };
 
-bool multiplies_pairs(Element type) { return type == Element::kBFloat16 && has_pair_product(); }
+Bf16Products products_of(Element type) {
+  return type == Element::kBFloat16 ? bf16_products() : Bf16Products::kConverted;
+}
+
+int64_t tile_rows_of(Bf16Products products) {
+  return products == Bf16Products::kTiles ? kUnitRows : kTileRows;
+}
+
+int64_t lanes_of(int64_t inner, Bf16Products products) {
+  if (products == Bf16Products::kConverted) return inner;
+  const int64_t pairs = (inner + 1) / 2;
+  return products == Bf16Products::kTiles ? round_up(pairs, kLanesOfTile) : pairs;
+}
 
 // Whether a is the factor that is packed whole.
 bool packs_rows_whole(int64_t rows, int64_t columns) {
@@ -59,11 +76,14 @@ int64_t tile_columns_of(int64_t columns) {
 }
 
 Task task_of(const MatmulArguments& m) {
-  const int64_t per_lane = multiplies_pairs(m.type) && m.b_codes == nullptr ? 2 : 1;
+  const Bf16Products products =
+      m.b_codes == nullptr ? products_of(m.type) : Bf16Products::kConverted;
   return {.m = m,
-          .per_lane = per_lane,
-          .lanes = (m.inner + per_lane - 1) / per_lane,
+          .products = products,
+          .per_lane = products == Bf16Products::kConverted ? 1 : 2,
+          .lanes = lanes_of(m.inner, products),
           .range = range_of(m.rows, m.columns),
+          .tile_rows = tile_rows_of(products),
           .tile_columns = tile_columns_of(m.columns)};
 }
 
@@ -85,6 +105,7 @@ Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lin
           .width = place.width,
           .inner = std::min(place.count * task.per_lane, task.m.inner - k),
           .panel_width = place.panel_width,
+          .lanes = place.count,
           .of_pairs = task.per_lane == 2,
           .codes = codes,
           .first_index = index};
@@ -96,12 +117,14 @@ Panel column_panel(const Task& task, const PanelPlace& place) {
 
 // One tile of rows.
 Panel row_panel(const Task& task, int64_t row, int64_t lane, int64_t lanes) {
-  return panel_of(task, task.m.a, !task.m.a.transposed,
-                  {.begin = row,
-                   .width = std::min(kTileRows, task.m.rows - row),
-                   .panel_width = kTileRows,
-                   .lane = lane,
-                   .count = lanes});
+  Panel panel = panel_of(task, task.m.a, !task.m.a.transposed,
+                         {.begin = row,
+                          .width = std::min(task.tile_rows, task.m.rows - row),
+                          .panel_width = task.tile_rows,
+                          .lane = lane,
+                          .count = lanes});
+  panel.in_groups = task.in_unit();
+  return panel;
 }
 
 // Columns [begin, begin + count) of op(b) over lanes [first_lane, last_lane), packed: for each
@@ -139,30 +162,40 @@ void pack_columns(const Task& task, PackedColumns& packed) {
 // Rows [begin, begin + count) of c and what is needed to fill them.
 struct RowBlock {
   int64_t begin, count;
-  float* packed_rows;  // a of the block, panels of kTileRows
+  float* packed_rows;  // a of the block, panel by panel
   float* c;            // fp32: the tensor itself or scratch
   int64_t c_stride;
 };
 
-void multiply(const BlockProduct& product, bool of_pairs) {
-  of_pairs ? pair_product(product) : block_product(product);
+void multiply(const BlockProduct& product, Bf16Products products) {
+  switch (products) {
+    case Bf16Products::kConverted:
+      return block_product(product);
+    case Bf16Products::kPairs:
+      return pair_product(product);
+    case Bf16Products::kTiles:
+      return tile_product(product);
+  }
 }
 
 // Adds one whole or partial tile; partial ones go through a tile on the stack, in which every
 // element is the same sum in the same order.
-void multiply_tile(const BlockProduct& whole, bool of_pairs, int64_t rows, int64_t columns) {
-  if (rows == whole.rows && columns == whole.columns) return multiply(whole, of_pairs);
-  float tile[kTileRows * kTileColumns] = {};
+void multiply_tile(const BlockProduct& whole, Bf16Products products, int64_t rows,
+                   int64_t columns) {
+  if (rows == whole.rows && columns == whole.columns) return multiply(whole, products);
+  float tile[std::max(kTileRows, kUnitRows) * kTileColumns];
+  const int64_t tile_rows = products == Bf16Products::kTiles ? round_up(rows, kRowsOfTile) : rows;
+  std::fill_n(tile, tile_rows * kTileColumns, 0.0f);
   const auto bytes = static_cast<size_t>(columns) * sizeof(float);
   for (int64_t r = 0; r < rows && whole.add; ++r) {
     std::memcpy(tile + r * kTileColumns, whole.c + r * whole.c_stride, bytes);
   }
   BlockProduct partial = whole;
-  partial.rows = rows;
+  partial.rows = tile_rows;
   partial.columns = padded_columns(columns);
   partial.c = tile;
   partial.c_stride = kTileColumns;
-  multiply(partial, of_pairs);
+  multiply(partial, products);
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(whole.c + r * whole.c_stride, tile + r * kTileColumns, bytes);
   }
@@ -180,20 +213,21 @@ struct ColumnPanel {
 template <typename Between>
 void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& panel,
                     const Between& between) {
-  for (int64_t i = 0; i < block.count; i += kTileRows) {
-    between(i / kTileRows);
-    multiply_tile({.rows = kTileRows,
-                   .columns = task.tile_columns,
-                   .inner = panel.lanes,
-                   .a = block.packed_rows + i * panel.lanes,
-                   .a_row_stride = 1,
-                   .a_inner_stride = kTileRows,
-                   .b = panel.data,
-                   .b_stride = task.tile_columns,
-                   .c = block.c + i * block.c_stride + panel.begin,
-                   .c_stride = block.c_stride,
-                   .add = task.m.add || panel.lane > 0},
-                  task.per_lane == 2, std::min(kTileRows, block.count - i), panel.width);
+  for (int64_t i = 0; i < block.count; i += task.tile_rows) {
+    between(i / task.tile_rows);
+    multiply_tile(
+        {.rows = task.tile_rows,
+         .columns = task.tile_columns,
+         .inner = panel.lanes,
+         .a = block.packed_rows + i * panel.lanes,
+         .a_row_stride = task.in_unit() ? kLanesOfTile : 1,
+         .a_inner_stride = task.in_unit() ? task.tile_rows * kLanesOfTile : task.tile_rows,
+         .b = panel.data,
+         .b_stride = task.tile_columns,
+         .c = block.c + i * block.c_stride + panel.begin,
+         .c_stride = block.c_stride,
+         .add = task.m.add || panel.lane > 0},
+        task.products, std::min(task.tile_rows, block.count - i), panel.width);
   }
 }
 
@@ -213,7 +247,7 @@ void multiply_range(const Task& task, const RowBlock& block, const PackedColumns
 
 void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes,
                float* scratch) {
-  for (int64_t i = 0; i < block.count; i += kTileRows) {
+  for (int64_t i = 0; i < block.count; i += task.tile_rows) {
     pack(row_panel(task, block.begin + i, lane, lanes), block.packed_rows + i * lanes, scratch);
   }
 }
@@ -257,11 +291,11 @@ void multiply_block(const Task& task, RowBlock& block, const PackedColumns& colu
 void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
   const LineBuffer packed_rows(kBlockRows * task.range);
-  const LineBuffer scratch(kTileRows * task.range);
+  const LineBuffer scratch(task.tile_rows * task.range);
   LineBuffer c;
   if (m.c_type == Element::kBFloat16) c = LineBuffer(kBlockRows * kBlockColumns);
-  const int64_t last = std::min(end * kTileRows, m.rows);
-  for (int64_t row = begin * kTileRows; row < last; row += kBlockRows) {
+  const int64_t last = std::min(end * task.tile_rows, m.rows);
+  for (int64_t row = begin * task.tile_rows; row < last; row += kBlockRows) {
     RowBlock block{.begin = row,
                    .count = std::min(kBlockRows, last - row),
                    .packed_rows = packed_rows.get(),
@@ -292,23 +326,21 @@ int64_t packed_lanes(int64_t rows, int64_t columns, int64_t lanes, Element c_typ
 // Rows of a over lanes [first, last), packed: for each range of lanes all panels.
 struct PackedRows {
   int64_t first, last;
+  int64_t whole_rows;  // of whole tiles
   LineBuffer data;
-  float* range(int64_t lane, int64_t rows) const {
-    return data.get() + (lane - first) * round_up(rows, kTileRows);
-  }
+  float* range(int64_t lane) const { return data.get() + (lane - first) * whole_rows; }
 };
 
 void pack_all_rows(const Task& task, const PackedRows& packed) {
-  const int64_t tiles = (task.m.rows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = packed.whole_rows / task.tile_rows;
   const int64_t ranges = (packed.last - packed.first + task.range - 1) / task.range;
   at::parallel_for(0, tiles * ranges, 8, [&](int64_t begin, int64_t end) {
-    const LineBuffer scratch(kTileRows * task.range);
+    const LineBuffer scratch(task.tile_rows * task.range);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t lane = packed.first + i / tiles * task.range;
       const int64_t lanes = std::min(task.range, packed.last - lane);
-      const int64_t row = i % tiles * kTileRows;
-      pack(row_panel(task, row, lane, lanes), packed.range(lane, task.m.rows) + row * lanes,
-           scratch.get());
+      const int64_t row = i % tiles * task.tile_rows;
+      pack(row_panel(task, row, lane, lanes), packed.range(lane) + row * lanes, scratch.get());
     }
   });
 }
@@ -318,7 +350,7 @@ void pack_all_rows(const Task& task, const PackedRows& packed) {
 void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
   const bool is_rounded = m.c_type == Element::kBFloat16;
-  const int64_t tiles = (m.rows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = rows.whole_rows / task.tile_rows;
   const int64_t width = task.tile_columns;
   const int64_t ranges = (rows.last - rows.first + task.range - 1) / task.range;
   const LineBuffer data(width * task.range), scratch(width * task.range);
@@ -337,7 +369,7 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
     const RowBlock block{
         .begin = 0,
         .count = m.rows,
-        .packed_rows = rows.range(place.lane, m.rows),
+        .packed_rows = rows.range(place.lane),
         .c = is_rounded ? sums.get() : static_cast<float*>(c_row(m, 0, place.begin)),
         .c_stride = is_rounded ? width : m.c.stride};
     if (place.lane == rows.first) start_sums(m, block, place.begin, place.width);
@@ -357,7 +389,8 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
 void multiply_few_rows(const Task& task) {
   const MatmulArguments& m = task.m;
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
-  PackedRows rows{0, 0, LineBuffer(round_up(m.rows, kTileRows) * step)};
+  const int64_t whole_rows = round_up(m.rows, task.tile_rows);
+  PackedRows rows{0, 0, whole_rows, LineBuffer(whole_rows * step)};
   for (rows.first = 0; rows.first < task.lanes; rows.first += step) {
     rows.last = std::min(rows.first + step, task.lanes);
     pack_all_rows(task, rows);
@@ -371,9 +404,10 @@ void multiply_few_rows(const Task& task) {
 
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Element type,
                              Element c_type) {
-  const int64_t lanes = multiplies_pairs(type) ? (inner + 1) / 2 : inner;
-  const int64_t lines =
-      packs_rows_whole(rows, columns) ? round_up(rows, kTileRows) : packed_width(columns);
+  const Bf16Products products = products_of(type);
+  const int64_t lanes = lanes_of(inner, products);
+  const int64_t lines = packs_rows_whole(rows, columns) ? round_up(rows, tile_rows_of(products))
+                                                        : packed_width(columns);
   return lines * packed_lanes(rows, columns, lanes, c_type) * static_cast<int64_t>(sizeof(float));
 }
 
@@ -385,7 +419,7 @@ void matmul(const MatmulArguments& m) {
   const Task task = task_of(m);
   if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
-  const int64_t tiles = (m.rows + kTileRows - 1) / kTileRows;
+  const int64_t tiles = (m.rows + task.tile_rows - 1) / task.tile_rows;
   PackedColumns columns{task.tile_columns, 0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
   for (columns.begin = 0; columns.begin < m.columns; columns.begin += kBlockColumns) {
     columns.count = std::min(kBlockColumns, m.columns - columns.begin);
@@ -393,7 +427,7 @@ void matmul(const MatmulArguments& m) {
       columns.first_lane = lane;
       columns.last_lane = std::min(lane + step, task.lanes);
       pack_columns(task, columns);
-      at::parallel_for(0, tiles, kTilesOfBlock, [&](int64_t begin, int64_t end) {
+      at::parallel_for(0, tiles, kBlockRows / task.tile_rows, [&](int64_t begin, int64_t end) {
         multiply_rows(task, columns, begin, end);
       });
     }

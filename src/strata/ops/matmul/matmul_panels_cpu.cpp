@@ -20,6 +20,8 @@ void read_elements(const Panel& p, int64_t offset, int64_t n, float* to) {
   }
 }
 
+int64_t pairs_of(const Panel& p) { return (p.inner + 1) / 2; }
+
 void fill_missing_lines(const Panel& p, int64_t lanes, float* panel) {
   for (int64_t k = 0; k < lanes && p.width < p.panel_width; ++k) {
     std::fill(panel + k * p.panel_width + p.width, panel + (k + 1) * p.panel_width, 0.0f);
@@ -48,7 +50,7 @@ bool has_whole_pairs(const Panel& p) {
 // Lines lie along the inner dimension: their pairs are there as they are. The second of a last odd
 // one is zero.
 void pack_pairs_of_lines(const Panel& p, float* panel, float* scratch) {
-  const int64_t lanes = (p.inner + 1) / 2;
+  const int64_t lanes = pairs_of(p);
   if (has_whole_pairs(p)) {
     transpose_block(static_cast<const float*>(p.first), p.stride / 2, p.width, lanes, panel,
                     p.panel_width);
@@ -133,16 +135,58 @@ void pack_pairs_of_rows(const Panel& p, float* panel) {
     const uint16_t* high = k + 1 < p.inner ? low + p.stride : kZeros;
     interleave(low, high, p.width, reinterpret_cast<uint32_t*>(panel + k / 2 * p.panel_width));
   }
-  fill_missing_lines(p, (p.inner + 1) / 2, panel);
+  fill_missing_lines(p, pairs_of(p), panel);
+}
+
+void pack_pairs(const Panel& p, float* panel, float* scratch) {
+  p.contiguous_lines ? pack_pairs_of_lines(p, panel, scratch) : pack_pairs_of_rows(p, panel);
+  std::fill(panel + pairs_of(p) * p.panel_width, panel + p.lanes * p.panel_width, 0.0f);
+}
+
+constexpr int64_t kBytesOfGroup = kLanesOfTile * static_cast<int64_t>(sizeof(float));
+
+// A line is there as it is, a group at a time.
+void pack_line_in_groups(const Panel& p, int64_t line, float* panel) {
+  const auto* from = static_cast<const char*>(at_index(p.type, p.first, line * p.stride));
+  float* to = panel + line * kLanesOfTile;
+  const int64_t step = p.panel_width * kLanesOfTile;
+  int64_t left = p.inner * size_bytes(p.type);
+  int64_t lane = 0;
+  for (; left >= kBytesOfGroup; left -= kBytesOfGroup, lane += kLanesOfTile) {
+    std::memcpy(to, from, kBytesOfGroup);
+    from += kBytesOfGroup;
+    to += step;
+  }
+  for (; lane < p.lanes; lane += kLanesOfTile) {
+    std::memset(to, 0, kBytesOfGroup);
+    std::memcpy(to, from, static_cast<size_t>(left));
+    left = 0;
+    to += step;
+  }
+}
+
+void pack_in_groups(const Panel& p, float* panel, float* scratch) {
+  if (!p.contiguous_lines) {
+    pack_pairs(p, scratch, nullptr);
+    const int64_t group = p.panel_width * kLanesOfTile;
+    for (int64_t begin = 0; begin < p.lanes * p.panel_width; begin += group) {
+      transpose_block(scratch + begin, p.panel_width, kLanesOfTile, p.panel_width, panel + begin,
+                      kLanesOfTile);
+    }
+    return;
+  }
+  for (int64_t line = 0; line < p.width; ++line) pack_line_in_groups(p, line, panel);
+  const int64_t missing = (p.panel_width - p.width) * kLanesOfTile;
+  for (int64_t lane = 0; lane < p.lanes; lane += kLanesOfTile) {
+    std::fill_n(panel + lane * p.panel_width + p.width * kLanesOfTile, missing, 0.0f);
+  }
 }
 
 }  // namespace
 
 void pack(const Panel& p, float* panel, float* scratch) {
-  if (p.of_pairs) {
-    return p.contiguous_lines ? pack_pairs_of_lines(p, panel, scratch)
-                              : pack_pairs_of_rows(p, panel);
-  }
+  if (p.in_groups) return pack_in_groups(p, panel, scratch);
+  if (p.of_pairs) return pack_pairs(p, panel, scratch);
   p.contiguous_lines ? pack_contiguous_lines(p, panel, scratch) : pack_rows(p, panel);
 }
 
