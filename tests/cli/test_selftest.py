@@ -10,9 +10,9 @@ from running import PROGRAM, base_flags, environment, flag_words
 ROW = re.compile(r"^  (\w[\w ]+?) {2,}(\d+) +(\d+) +(\d+) +(on|off) +([\d.]+|nan) *(.*)$", re.M)
 
 
-def selftest(flags, world, temporary):
+def selftest(flags, world, temporary, recipe="sft"):
     process = subprocess.run(
-        [str(PROGRAM), "selftest", "--num_processes", str(world), "--cpu", "sft",
+        [str(PROGRAM), "selftest", "--num_processes", str(world), "--cpu", recipe,
          *flag_words(flags)], capture_output=True, text=True, timeout=100,
         env={**environment(), "TMPDIR": str(temporary)})
     return process.returncode, process.stdout + process.stderr
@@ -45,6 +45,15 @@ def test_settings_that_are_fine_pass(inputs, tmp_path, world, settings, layouts)
     assert float(rows[0][5]) > 1
     assert text.rstrip().endswith("self test: passed")
     assert not output.exists() and os.listdir(temporary) == []
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_rated_answers_are_tried_without_their_divergence(inputs, tmp_path, world):
+    """It is of the answers that share a batch, which are others in each layout; batches of one have none."""
+    flags = {**flags_of(inputs, tmp_path / "out", learning_rate=2e-2), "dataset_name": inputs.data("rated", train=40)}
+    code, text = selftest(flags, world, tmp_path, recipe="kto")
+    assert code == 0 and "with the loss apo_zero_unpaired, because that of kto" in text, text
+    assert len(ROW.findall(text)) == 4 and "DIFFERENT" not in text
 
 
 def test_runs_that_do_not_agree_fail(inputs, tmp_path):

@@ -106,7 +106,10 @@ def test_measured_is_the_planned_of_a_reward_model(model, tmp_path, row):
     expect_planned(row, found)
 
 
-@pytest.mark.parametrize("row", [(1, "NO_SHARD", LORA), (2, "FULL_SHARD", dict(gradient_accumulation_steps=2))],
+@pytest.mark.parametrize("row", [(1, "NO_SHARD", LORA), (2, "FULL_SHARD", dict(gradient_accumulation_steps=2)),
+                                 (1, "NO_SHARD", dict(LORA, load_in_8bit=True)),
+                                 # The means of logits are of capped ones.
+                                 (1, "NO_SHARD", dict(LORA, model="gemma2", per_device_train_batch_size=16))],
                          ids=memory_table.label)
 def test_measured_is_the_planned_of_rated_answers(model, tmp_path, row):
     """Each micro-batch has a forward pass beside it, whose gathers are sent as well."""

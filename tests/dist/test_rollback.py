@@ -263,3 +263,16 @@ def test_a_last_update_that_spoils_the_weights_replaces_nothing(inputs, tmp_path
     assert run.returncode == 1 and "after the last update, expected finite weights; no result is written" in run.text, run.text
     assert "checkpoint-1 holds weights that are not known to be finite" in run.text
     assert before == {path.name: path.read_bytes() for path in good.folder.iterdir() if path.suffix == ".safetensors"}
+
+
+@pytest.mark.parametrize("family, embedding", [("odd", "model.embed_tokens.weight"), ("nemotron_h", "backbone.embeddings.weight")])
+def test_what_was_not_finite_from_the_start_is_no_reason(inputs, tmp_path, family, embedding):
+    """Rows of tokens that nobody writes may hold anything, whatever files call them."""
+    model = shutil.copytree(inputs.model(family), tmp_path / "model")
+    token = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]["~"]
+    tensors = safetensors.torch.load_file(model / "model.safetensors")
+    tensors[embedding][token] = torch.nan
+    safetensors.torch.save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    run = run_strata(base_flags(model, inputs.data("messages"), tmp_path / "out", max_steps=1), 2)
+    result = safetensors.torch.load_file(run.folder / "model.safetensors")
+    assert [name for name, tensor in result.items() if not tensor.isfinite().all()] == [embedding]

@@ -26,6 +26,7 @@ CASES = {
     "capped_logits": dict(model="gemma2"),
     "one_head_odd_sizes": dict(model="odd"),
     "nf4": dict(LORA, load_in_4bit=True, model="wide"),
+    "int8": dict(LORA, load_in_8bit=True, model="wide"),
     # The loss that balances experts is over the tokens of both answers, beside that of pairs.
     "mixture": dict(model="qwen3_moe", router_aux_loss_coef=0.3, learning_rate=2e-3),
     "mixture_accumulated_with_eval": dict(LORA, model="qwen2_moe", router_aux_loss_coef=0.2, learning_rate=5e-3,
@@ -92,6 +93,14 @@ def test_equals_the_reference(inputs, tmp_path, name):
     flags = flags_of(inputs, tmp_path / "out", **settings)
     run = run_strata(flags, recipe="dpo")
     compare(run.state["log_history"], trl_reference.log_history(flags, "DPO"))
+
+
+def test_a_base_in_8_bits_is_its_own_reference(inputs, tmp_path):
+    """Training decodes its weights and evaluations quantise activations, those of the reference as well."""
+    flags = flags_of(inputs, tmp_path, model="wide", load_in_8bit=True, eval_strategy="steps", eval_on_start=True, max_steps=1, **LORA)
+    evaluation, first = run_strata(flags, recipe="dpo").history[:2]
+    for prefix, row in (("eval_", evaluation), ("", first)):
+        assert [row[f"{prefix}rewards/{kind}"] for kind in ("chosen", "rejected")] == pytest.approx([0, 0], abs=1e-6)
 
 
 def test_a_continued_adapter_is_its_own_reference(inputs, tmp_path):

@@ -32,6 +32,7 @@ CASES = {
     "capped_logits": dict(model="gemma2"),
     "mixture": dict(model="qwen3_moe", router_aux_loss_coef=0.3, learning_rate=2e-3),
     "nf4": dict(LORA, load_in_4bit=True, model="wide"),
+    "int8": dict(LORA, load_in_8bit=True, model="wide"),
     # Answers are cut behind each prompt anew.
     "short_rows": dict(LORA, max_length=12),
     "pairs_taken_apart": dict(kind="preference", train=6, max_steps=7),

@@ -182,6 +182,7 @@ ERRORS = {
     "no_label": ({"prompt": "a", "completion": "b"}, ':1: found a row without "label" (columns: prompt, completion), expected rated answers'),
     "null_label": (dict(TEXT, label=None), 'found a row without "label"'),
     "another_name": ({"prompt": "a", "completion": "b", "lable": True}, "did you mean --dataset_columns label=lable?"),
+    "a_rated_pair": ({"prompt": "a", "chosen": "b", "rejected": "c", "label": True}, ':1: found "label" beside "chosen" and "rejected", which say'),
     "an_example": ({"text": "a"}, "train on it with strata sft"),
     "a_number": (dict(TEXT, completion=3), ':1: found a number in "completion", expected a string or a list of messages'),
     "no_message": ({"prompt": [ASKED], "completion": [], "label": True}, ':1: found an empty list in "completion", expected a list of messages'),

@@ -135,10 +135,14 @@ int run_test(const Test& test) {
   const train::Comparison own = train::compare_runs(expected, expected);
   fmt::print(
       "self test: {} of {}, {}; losses may differ by {:.2g}, gradient norms by {:.2g} "
-      "(relative){}\n",
+      "(relative){}{}\n",
       counted(own.steps, "step"), counted(layouts[0].rows_per_step(), "row"),
       config.shard.sharding_strategy, tolerance.loss, tolerance.gradient_norm,
-      config.lora.use_peft ? "; without dropout" : "");
+      config.lora.use_peft ? "; without dropout" : "",
+      train::self_test_losses(config) == config.preference.loss_type
+          ? ""
+          : "; with the loss apo_zero_unpaired, because that of kto is of answers that share a "
+            "batch");
   fmt::print("  {:<15}{:>7}{:>12}{:>14}   {:<15}{:>10}   {}\n", "run", "ranks", "rows a rank",
              "accumulation", "checkpointing", "last loss", "loss and norm differ by");
   print_row(layouts[0], fmt::format("{:.6f}", own.loss), "");

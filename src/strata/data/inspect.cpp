@@ -63,13 +63,9 @@ class DocumentInspector {
   std::unordered_set<uint64_t> seen_;
 };
 
-int64_t tokens_of(const TokenStore& store, size_t row, RowsOf kind) {
-  return kind == RowsOf::kRated ? store.lengths(row)[0] : store.num_tokens(row);
-}
-
-void count_lengths(const TokenStore& store, RowsOf kind, Inspection& result) {
+void count_lengths(const TokenStore& store, Inspection& result) {
   for (size_t i = 0; i < store.size(); ++i) {
-    const int64_t size = tokens_of(store, i, kind);
+    const int64_t size = store.num_own_tokens(i);
     result.shortest = i == 0 ? size : std::min(result.shortest, size);
     result.longest = std::max(result.longest, size);
   }
@@ -81,7 +77,7 @@ void count_lengths(const TokenStore& store, RowsOf kind, Inspection& result) {
   }
   result.bars.assign(static_cast<size_t>(result.longest / result.bar_tokens) + 1, 0);
   for (size_t i = 0; i < store.size(); ++i) {
-    ++result.bars[static_cast<size_t>(tokens_of(store, i, kind) / result.bar_tokens)];
+    ++result.bars[static_cast<size_t>(store.num_own_tokens(i) / result.bar_tokens)];
   }
 }
 
@@ -104,23 +100,23 @@ Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer, Ro
   DocumentInspector documents(tokenizer, result), rows(tokenizer, result);
   for (size_t i = 0; i < store.size(); ++i) {
     const ExampleView& row = store[i];
-    result.tokens += tokens_of(store, i, kind);
+    result.tokens += store.num_own_tokens(i);
     size_t begin = 0;
     for (const int32_t length : row.lengths) {
       const auto size = static_cast<size_t>(length);
       const bool is_source = kind == RowsOf::kPairs && begin == 0;
       const bool is_of_another = kind == RowsOf::kRated && begin > 0;
-      if (!is_source && !is_of_another)
+      if (!is_source && !is_of_another) {
         documents.add(row.ids.subspan(begin, size), row.labels.subspan(begin, size));
+      }
       begin += size;
     }
     if (kind == RowsOf::kDocuments) continue;
-    const auto learnt =
-        kind == RowsOf::kRated ? static_cast<size_t>(row.lengths[0]) : row.ids.size();
+    const auto learnt = static_cast<size_t>(store.num_own_tokens(i));
     result.duplicate_rows += rows.is_seen(row.ids.first(learnt), row.labels.first(learnt));
   }
   if (kind != RowsOf::kDocuments) result.duplicates = 0;  // the same answer to another question
-  count_lengths(store, kind, result);
+  count_lengths(store, result);
   return result;
 }
 
@@ -155,7 +151,7 @@ double padding_part(const TokenStore& store, const std::vector<std::vector<int64
     size_t longest = 0;
     for (const int64_t i : batch) {
       const ExampleView row = store[static_cast<size_t>(i)];
-      const auto tokens = static_cast<size_t>(tokens_of(store, static_cast<size_t>(i), kind));
+      const auto tokens = static_cast<size_t>(store.num_own_tokens(static_cast<size_t>(i)));
       longest = std::max(
           longest, are_preferences ? static_cast<size_t>(std::ranges::max(row.lengths)) : tokens);
       real += static_cast<double>(tokens);

@@ -97,7 +97,9 @@ class Walk {
 
   void micro_step(bool first, bool last, int64_t times) {
     const comm::SentBytes before = comm::sent_bytes(store_.mesh());
-    if (!options_.beside_documents.empty()) run_forward(options_.beside_documents, {});
+    if (!options_.beside_documents.empty()) {
+      run_forward(options_.beside_documents, {}, shard::Products::kOfTraining);
+    }
     const nn::Batch batch = imagined_part(options_.documents, options_.sources);
     nn::LossSums sums;
     nn::ForwardContext context;
@@ -120,16 +122,17 @@ class Walk {
 
   void evaluate() {
     if (options_.eval_documents.empty()) return;
-    run_forward(options_.eval_documents, options_.eval_sources);
+    run_forward(options_.eval_documents, options_.eval_sources, shard::Products::kOfEvaluation);
   }
 
-  void run_forward(const std::vector<int64_t>& documents, const std::vector<int64_t>& sources) {
+  void run_forward(const std::vector<int64_t>& documents, const std::vector<int64_t>& sources,
+                   shard::Products products) {
     account_.begin_phase("evaluate");
     const nn::Batch batch = imagined_part(documents, sources);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.head.sums = &sums;
-    executor_.evaluate(batch, context);
+    executor_.evaluate(batch, context, products);
   }
 
   void trace_schedule() {

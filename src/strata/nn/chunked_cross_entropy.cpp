@@ -184,10 +184,23 @@ double sum_of_mean_logits(const ChunkedRows& found, int64_t first, int64_t last)
   return found.mean_logits.narrow(0, first, last - first).sum(at::kDouble).item<double>();
 }
 
-// [R] of logits [R, V], as the loss sees them.
-at::Tensor mean_of_logits(const at::Tensor& logits, double softcap) {
-  if (softcap == 0) return logits.mean(1, /*keepdim=*/false, at::kFloat);
-  return (logits / softcap).tanh_().mean(1, /*keepdim=*/false, at::kFloat).mul_(softcap);
+// Into `means` [R], of logits [R, V] as the loss sees them. Memory: of capped ones a copy of few
+// rows, which no plan knows of.
+void take_mean_of_logits(const at::Tensor& logits, double softcap, const at::Tensor& means) {
+  if (softcap == 0) {
+    means.copy_(logits.mean(1, /*keepdim=*/false, at::kFloat));
+    return;
+  }
+  constexpr int64_t kBytesAtOnce = 1 << 20, kBytesAtOnceOnGpu = 16 << 20;
+  const int64_t bytes_a_row = logits.size(1) * static_cast<int64_t>(logits.element_size());
+  const int64_t at_once =
+      std::max<int64_t>(1, (logits.is_cuda() ? kBytesAtOnceOnGpu : kBytesAtOnce) / bytes_a_row);
+  for (int64_t start = 0; start < logits.size(0); start += at_once) {
+    const int64_t length = std::min(at_once, logits.size(0) - start);
+    const at::Tensor capped = (logits.narrow(0, start, length) / softcap).tanh_();
+    means.narrow(0, start, length)
+        .copy_(capped.mean(1, /*keepdim=*/false, at::kFloat).mul_(softcap));
+  }
 }
 
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
@@ -218,7 +231,7 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     at::Tensor logits = buffers.widened.narrow(0, 0, length);
     if (is_widened) logits.copy_(result.logits);
     if (mean_logits.defined()) {
-      mean_logits.narrow(0, start, length).copy_(mean_of_logits(logits, call.options.softcap));
+      take_mean_of_logits(logits, call.options.softcap, mean_logits.narrow(0, start, length));
     }
     ops::cross_entropy_rows_(logits, targets.narrow(0, start, length), call.scale,
                              call.want_gradient, buffers.rows.narrow(0, start, length),

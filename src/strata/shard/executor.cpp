@@ -81,6 +81,7 @@ void Executor::make_ready() {
 void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
                      bool first_micro_step, bool last_micro_step) {
   make_ready();
+  walks_training_ = true;
   context_ = context;
   set_batch(batch);
   first_micro_step_ = first_micro_step;
@@ -88,20 +89,24 @@ void Executor::train(const nn::Batch& batch, const nn::ForwardContext& context,
   walk(last_micro_step ? schedules_.training : schedules_.accumulation);
 }
 
-void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& context) {
-  forward_only(schedules_.evaluation, batch, context);
+void Executor::evaluate(const nn::Batch& batch, const nn::ForwardContext& context,
+                        Products products) {
+  forward_only(schedules_.evaluation, batch, context, products);
 }
 
 void Executor::decode(const nn::Batch& batch, const nn::ForwardContext& context) {
-  forward_only(schedules_.decoding, batch, context);
+  forward_only(schedules_.decoding, batch, context, Products::kOfEvaluation);
 }
 
 void Executor::forward_only(const Schedule& schedule, const nn::Batch& batch,
-                            const nn::ForwardContext& context) {
+                            const nn::ForwardContext& context, Products products) {
   make_ready();
+  walks_training_ = false;
   context_ = context;
   set_batch(batch);
-  context_.training = false;
+  context_.training = products == Products::kOfTraining;
+  context_.disable_dropout = true;
+  context_.embedding_noise = 0;
   walk(schedule);
 }
 
@@ -116,7 +121,7 @@ void Executor::set_batch(const nn::Batch& batch) {
 void Executor::walk(const Schedule& schedule) {
   const MemoryScope scope(MemoryKind::kActivations);
   for (const Step& step : schedule) {
-    if (observer_) observer_(step, context_.training);
+    if (observer_) observer_(step, walks_training_);
     switch (step.action) {
       case Action::kGather:
         store_.gather(step.index, step.part);

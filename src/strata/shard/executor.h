@@ -19,6 +19,10 @@ ChainShape shape_of(models::Model& model, const Partition& partition);
 // The blocks whose input the schedule moves elsewhere.
 std::vector<int> offloaded_blocks(const Schedule& schedule);
 
+// How a base in 8 bits is multiplied: decoded, or as codes by quantised activations (LLM.int8()).
+// All other weights know one way.
+enum class Products { kOfTraining, kOfEvaluation };
+
 // Collective: every method, with the same schedule on every rank.
 // Threads: one. An exception leaves units gathered; the executor cannot be used after one.
 class Executor {
@@ -31,8 +35,9 @@ class Executor {
   // a step overwrites, later ones add). `sums` gets this rank's sums of the micro-batch.
   void train(const nn::Batch& batch, const nn::ForwardContext& context, bool first_micro_step,
              bool last_micro_step);
-  // Forward only.
-  void evaluate(const nn::Batch& batch, const nn::ForwardContext& context);
+  // Forward only, without dropout and noise, whatever the products.
+  void evaluate(const nn::Batch& batch, const nn::ForwardContext& context,
+                Products products = Products::kOfEvaluation);
   // The decoder's blocks alone. Requires: a model with an encoder, whose part of the decoder's
   // input context.generation.decoder_cache holds since an evaluate().
   void decode(const nn::Batch& batch, const nn::ForwardContext& context);
@@ -66,7 +71,7 @@ class Executor {
   // The micro-batch as the blocks see it, with the model's virtual tokens.
   void set_batch(const nn::Batch& batch);
   void forward_only(const Schedule& schedule, const nn::Batch& batch,
-                    const nn::ForwardContext& context);
+                    const nn::ForwardContext& context, Products products);
   void walk(const Schedule& schedule);
   // Whether the block's input rests elsewhere.
   bool is_away(int block) const { return away_ && away_->holds(block); }
@@ -94,6 +99,7 @@ class Executor {
   bool is_stale_ = false;
 
   // Of the micro-batch that is running.
+  bool walks_training_ = false;
   nn::ForwardContext context_;
   nn::Batch batch_;  // with virtual tokens, where there are any
   bool first_micro_step_ = true;

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "strata/base/error.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/optim/metric_schedule.h"
 
 namespace strata::train {
@@ -69,6 +70,12 @@ std::vector<Layout> self_test_layouts(const config::RunConfig& config, int world
   return {own, ranks, accumulation, checkpointing};
 }
 
+std::vector<std::string> self_test_losses(const config::RunConfig& config) {
+  // What stands for the divergence is taken of the answers that share a batch.
+  if (config::estimates_divergence(config)) return {"apo_zero_unpaired"};
+  return config.preference.loss_type;
+}
+
 config::RunConfig self_test_settings(config::RunConfig config, const Layout& layout, int world_size,
                                      const std::filesystem::path& output_dir) {
   config::TrainConfig& train = config.train;
@@ -89,6 +96,7 @@ config::RunConfig self_test_settings(config::RunConfig config, const Layout& lay
   train.resume_from_checkpoint.clear();
   train.rehearse = config::AutoSwitch::kFalse;
   train.disable_tqdm = true;
+  config.preference.loss_type = self_test_losses(config);
   config.lora.dropout = 0;
   config.shard.gradient_checkpointing = layout.checkpointing;
   // A schedule that answers to evaluations has none here.

@@ -29,8 +29,12 @@ struct Layout {
 // in half is doubled in all of them.
 std::vector<Layout> self_test_layouts(const config::RunConfig& config, int world_size);
 
-// The settings with the layout, a few steps, nothing saved, nothing evaluated, and no dropout
-// (whose draws belong to a micro-batch). `world_size`: what the settings were made for.
+// The settings' losses, but for one of answers that share a micro-batch: kto's is taken without its
+// divergence (apo_zero_unpaired).
+std::vector<std::string> self_test_losses(const config::RunConfig& config);
+
+// The settings with the layout and those losses, a few steps, nothing saved, nothing evaluated, and
+// no dropout (whose draws belong to a micro-batch). `world_size`: what the settings were made for.
 config::RunConfig self_test_settings(config::RunConfig config, const Layout& layout, int world_size,
                                      const std::filesystem::path& output_dir);
 

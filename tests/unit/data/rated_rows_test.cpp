@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "prepared_rows.h"
+#include "strata/base/error.h"
 #include "strata/data/collate.h"
 #include "strata/data/store/token_store.h"
 
@@ -77,6 +78,37 @@ TEST_F(RatedRowsTest, AreCollatedInTwoBatches) {
   EXPECT_THAT(batch.mismatched->rows, ElementsAre(1, 0));
   // Dropout draws by them.
   EXPECT_EQ(batch.mismatched->token_keys[0], batch.token_keys[5] + 1);
+}
+
+TEST_F(RatedRowsTest, RowsOfOtherKindsAreNotCollatedWithThem) {
+  Dataset rows = prepare_lines({line("a", "b", true), line("cd", "ef", false)});
+  rows.rows[1].rating = Rating::kNone;
+  EXPECT_THROW(collate_rows(TokenStore(rows), std::vector<int64_t>{0, 1}), InternalError);
+  rows.rows[1].rating = Rating::kDesirable;
+  rows.rows[1].lengths = {static_cast<int32_t>(rows.rows[1].ids.size())};
+  EXPECT_THROW(collate_rows(TokenStore(rows), std::vector<int64_t>{0, 1}), InternalError);
+}
+
+TEST_F(RatedRowsTest, UnknownRatingsOfAFileAreRefused) {
+  Dataset rows = prepare_lines({line("a", "b", true)});
+  rows.rows[0].rating = static_cast<Rating>(3);
+  EXPECT_THROW(TokenStore::scratch([&](TokenWriter& writer) {
+                 writer.add(rows.rows[0]);
+                 return static_cast<const DatasetStats&>(rows);
+               }),
+               FormatError);
+}
+
+TEST_F(RatedRowsTest, OwnTokensAreThoseOfTheAnswer) {
+  const Dataset rows = prepare_lines({line("a", "b", true), line("cd", "ef", false)});
+  const TokenStore kept = TokenStore::scratch([&](TokenWriter& writer) {
+    for (const Example& row : rows.rows) writer.add(row);
+    return static_cast<const DatasetStats&>(rows);
+  });
+  for (const TokenStore& store : {kept, TokenStore(rows)}) {
+    EXPECT_EQ(store.num_tokens(1), 11);
+    EXPECT_EQ(store.num_own_tokens(1), 6);
+  }
 }
 
 // A set's identity is its rows': rated otherwise they are others.

@@ -26,7 +26,8 @@ inline const std::vector<IntCase> kIntCases{{3, 7, 3, {4, Element::kHalf, true, 
                                             {5, 65, 12, {8, Element::kFloat, true, true}},
                                             {200, 136, 128, {4, Element::kHalf, true, true}},
                                             {13, 2080, 128, {4, Element::kHalf, true, false}},
-                                            {6, 33, 7, {8, Element::kBFloat16, false, false}}};
+                                            {6, 33, 7, {8, Element::kBFloat16, false, false}},
+                                            {50, 120, 2, {4, Element::kHalf, true, true}}};
 
 // Every code; zeros beyond them, too. Scales from those whose products are subnormal in fp16 to
 // those whose products are infinite there, or `even` ones.

@@ -5,6 +5,7 @@
 
 #include "codes_of_files.h"
 #include "int_reference.h"
+#include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/quantized.h"
 
 namespace strata::ops {
@@ -17,6 +18,35 @@ TEST(Ints, DecodesToTheBit) {
     for (const at::ScalarType plain : {at::kFloat, at::kBFloat16, at::kHalf}) {
       const QuantizedMatrix matrix = reference::random_ints(of, plain);
       reference::expect_decoded(matrix, reference::ints_by_hand(matrix));
+    }
+  }
+}
+
+// As panels of products read them: from any column on, also fewer columns than a row has groups.
+TEST(Ints, PartsOfRowsAreThoseOfTheWhole) {
+  at::manual_seed(7);
+  for (const auto& of : reference::kIntCases) {
+    const QuantizedMatrix matrix = reference::random_ints(of, at::kBFloat16);
+    const auto* bytes = matrix.bytes.const_data_ptr<uint8_t>();
+    const quant::cpu::MatrixCodes codes{
+        .kind = quant::Kind::kInts,
+        .block = of.group,
+        .columns = of.columns,
+        .codes = bytes,
+        .scales = nullptr,
+        .through = Element::kBFloat16,
+        .ints = quant::int_groups_of(matrix.format, of.rows, of.columns, bytes)};
+    const at::Tensor expected = reference::ints_by_hand(matrix);
+    for (int64_t begin = 0; begin < of.columns; begin += 1 + begin / 8) {
+      for (int64_t count = 1; count <= of.columns - begin; count += 1 + count / 8) {
+        const int64_t row = (begin + count) % of.rows;
+        at::Tensor found = at::full({count + 1}, 5.0f);
+        quant::cpu::dequantize(codes, row * of.columns + begin, count, found.data_ptr<float>());
+        ASSERT_TRUE(at::equal(found.narrow(0, 0, count), expected[row].narrow(0, begin, count)))
+            << quant::describe(matrix.format) << " " << of.columns << ": " << count << " from "
+            << begin;
+        ASSERT_EQ(found[count].item<float>(), 5);
+      }
     }
   }
 }

@@ -49,5 +49,25 @@ TEST(LongestTrainingBatch, IsTheLongestOfTheRemainingOnes) {
   }
 }
 
+// Of rated rows the answers share the pass that learns; those of others run forward alone.
+TEST(LongestTrainingBatch, LooksAtOwnAnswers) {
+  data::Dataset dataset;
+  for (const auto& [own, other] : {std::pair(5, 50), {9, 4}, {3, 60}}) {
+    data::Example row;
+    row.ids.resize(static_cast<size_t>(own + other));
+    row.lengths = {own, other};
+    row.rating = data::Rating::kDesirable;
+    dataset.rows.push_back(row);
+  }
+  config::TrainConfig config;
+  config.max_steps = 3;
+  const data::BatchSampler sampler(3, 1, 1, 7, "sequential", false);
+  const LongestBatch found =
+      longest_training_batch(data::TokenStore(std::move(dataset)), sampler,
+                             plan_steps(config, sampler.batches_per_rank()), 0, 0);
+  EXPECT_EQ(found.rows, std::vector<int64_t>{1});
+  EXPECT_EQ(found.num_tokens, 9);
+}
+
 }  // namespace
 }  // namespace strata::train

@@ -69,6 +69,22 @@ TEST(SelfTestLayouts, OfSharedRowsHaveAsManyOnOneRank) {
   EXPECT_EQ(self_test_settings(config, layouts[0], 4, "/o").shard.sequence_parallel_size, 2);
 }
 
+// Answers stand behind the prompts of others of their micro-batch: layouts would give other losses.
+TEST(SelfTestLayouts, TakeNoDivergence) {
+  config::RunConfig config = settings(2, 1);
+  config.recipe = "kto";
+  const auto layouts = self_test_layouts(config, 1);
+  ASSERT_EQ(layouts[1].batch_size, 1);
+  for (const std::vector<std::string>& losses : {std::vector<std::string>{}, {"kto"}}) {
+    config.preference.loss_type = losses;
+    EXPECT_EQ(self_test_settings(config, layouts[1], 1, "/o").preference.loss_type,
+              std::vector<std::string>{"apo_zero_unpaired"});
+  }
+  config.recipe = "dpo";
+  config.preference.loss_type = {"ipo"};
+  EXPECT_EQ(self_test_losses(config), config.preference.loss_type);
+}
+
 Json row(int step, double loss, double norm, double epoch, int64_t tokens) {
   return Json{{"step", step},
               {"loss", loss},

@@ -176,6 +176,13 @@ void refuse_as_preference(const Row& row, const std::string& text_field) {
 
 void refuse_as_rated(const Row& row, const std::string& text_field) {
   if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
+  const auto has = [&row](const char* column) { return row.find(column) != nullptr; };
+  if (has("chosen") && has("rejected") && has("label") && !has("completion")) {
+    throw FormatError(
+        "{}: found \"label\" beside \"chosen\" and \"rejected\", which say themselves what is "
+        "desirable, expected one of both; remove that column from the rows, or rename it",
+        row.where());
+  }
   const std::string hint = misspelt(
       row, std::vector<std::string>{"prompt", "completion", "label", "chosen", "rejected"});
   std::vector<std::string> missing;

@@ -28,6 +28,12 @@ int64_t TokenStore::num_tokens(size_t row) const {
   return static_cast<int64_t>(row_ends_[row] - (row == 0 ? 0 : row_ends_[row - 1]));
 }
 
+int64_t TokenStore::num_own_tokens(size_t row) const {
+  const Rating rating =
+      rows_ != nullptr ? (*rows_)[row].rating : static_cast<Rating>(ratings_[row]);
+  return rating == Rating::kNone ? num_tokens(row) : lengths(row)[0];
+}
+
 std::span<const int32_t> TokenStore::lengths(size_t row) const {
   if (rows_ != nullptr) return (*rows_)[row].lengths;
   const uint64_t document = row == 0 ? 0 : document_ends_[row - 1];

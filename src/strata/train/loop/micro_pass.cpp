@@ -19,28 +19,23 @@ nn::Batch batch_of(const data::MicroBatch& rows, const Trainee& trainee) {
   return mesh.sequence ? nn::part_of(batch, *mesh.sequence) : batch;
 }
 
-BesidePass beside(Trainee& trainee) {
-  return {.look =
-              [&trainee](const data::MicroBatch& rows, nn::Preference& documents) {
-                nn::LossSums sums;
-                nn::ForwardContext context;
-                context.head.sums = &sums;
-                context.head.preference = &documents;
-                trainee.executor->evaluate(batch_of(rows, trainee), context);
-              },
+BesidePass beside(Trainee& trainee, Split split) {
+  return {.look = [&trainee, split](
+                      const data::MicroBatch& rows,
+                      nn::Preference& documents) { look_at(trainee, split, rows, documents); },
           .world = *trainee.store->mesh().world};
 }
 
 // What is measured during a pass: its context points here, so that this must outlive it.
 struct Measurement {
-  Measurement(Trainee& trainee, std::unique_ptr<Objective> objective_in, double balance_scale,
-              nn::ForwardContext& context)
+  Measurement(Trainee& trainee, Split split, std::unique_ptr<Objective> objective_in,
+              double balance_scale, nn::ForwardContext& context)
       : objective(std::move(objective_in)), balancing(trainee.balancing) {
     context.head.sums = &sums;
     if (balancing.is_measured()) {
       context.balance = &balance.emplace(balance_scale, trainee.store->mesh().sequence.get());
     }
-    objective->look_beside(beside(trainee));
+    objective->look_beside(beside(trainee, split));
     objective->ask(context);
   }
 
@@ -80,7 +75,8 @@ MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const R
                   .micro_step = static_cast<int64_t>(place.micro_step)};
   context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
   context.embedding_noise = embedding_noise(config, rows.row_tokens);
-  Measurement measurement(trainee, recipe.objective(rows, Split::kTrain, place.counts),
+  Measurement measurement(trainee, Split::kTrain,
+                          recipe.objective(rows, Split::kTrain, place.counts),
                           trainee.balancing.scale(place.loss_scale, place.micro_steps,
                                                   trainee.store->mesh().data_parallel_size()),
                           context);
@@ -90,11 +86,23 @@ MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const R
   return measurement.read();
 }
 
+void look_at(Trainee& trainee, Split split, const data::MicroBatch& rows,
+             nn::Preference& documents) {
+  nn::LossSums sums;
+  nn::ForwardContext context;
+  context.head.sums = &sums;
+  context.head.preference = &documents;
+  trainee.executor->evaluate(
+      batch_of(rows, trainee), context,
+      split == Split::kTrain ? shard::Products::kOfTraining : shard::Products::kOfEvaluation);
+}
+
 MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
                          const data::MicroBatch& rows) {
   nn::ForwardContext context;
   context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
-  Measurement measurement(trainee, recipe.objective(rows, Split::kEval, recipe.count(rows)),
+  Measurement measurement(trainee, Split::kEval,
+                          recipe.objective(rows, Split::kEval, recipe.count(rows)),
                           /*balance_scale=*/0, context);
   trainee.executor->evaluate(batch_of(rows, trainee), context);
   MicroPass pass = measurement.read();

@@ -30,6 +30,11 @@ struct StepPlace {
 MicroPass train_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
                       const data::MicroBatch& rows, const StepPlace& place);
 
+// A forward pass without gradients, dropout and noise, which fills the documents: as the split's
+// batches are computed, so that models are compared by the same products. Collective.
+void look_at(Trainee& trainee, Split split, const data::MicroBatch& rows,
+             nn::Preference& documents);
+
 // Collective.
 MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
                          const data::MicroBatch& rows);

@@ -27,7 +27,7 @@ constexpr int64_t kMostScanned = 1'000'000;  // micro-batches that are looked at
 int64_t tokens_of(const data::TokenStore& dataset, const std::vector<int64_t>& rows) {
   int64_t tokens = 0;
   for (int64_t row : rows) {
-    tokens += static_cast<int64_t>(dataset[static_cast<size_t>(row)].ids.size());
+    tokens += dataset.num_own_tokens(static_cast<size_t>(row));
   }
   return tokens;
 }

@@ -1,7 +1,6 @@
 #include "strata/train/planning/memory_watch.h"
 
 #include <numeric>
-#include <span>
 
 #include <fmt/format.h>
 
@@ -22,10 +21,7 @@ enum class Share { kOwn, kMismatched };
 
 // Tokens that a row has in such a pass.
 int64_t tokens_of(const data::TokenStore& dataset, size_t row, Share share) {
-  const std::span<const int32_t> lengths = dataset.lengths(row);
-  const bool is_rated = dataset.stats().num_desirable + dataset.stats().num_undesirable > 0;
-  if (share == Share::kMismatched) return lengths.size() > 1 ? lengths[1] : 0;
-  return is_rated ? lengths[0] : dataset.num_tokens(row);
+  return share == Share::kMismatched ? dataset.lengths(row)[1] : dataset.num_own_tokens(row);
 }
 
 // Tokens of the documents of the longest `count` rows together.

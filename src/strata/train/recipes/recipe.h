@@ -31,7 +31,7 @@ struct LossCounts {
 
 // What an objective may do beside the pass of its micro-batch.
 struct BesidePass {
-  // A forward pass without gradients and without dropout, which fills the documents. Collective.
+  // look_at() of loop/micro_pass.h, for rows of the objective's split. Collective.
   std::function<void(const data::MicroBatch&, nn::Preference&)> look;
   comm::Group& world;
 };

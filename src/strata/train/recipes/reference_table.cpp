@@ -18,7 +18,7 @@
 #include "strata/hf/formats/safetensors.h"
 #include "strata/hf/hub/model.h"
 #include "strata/hf/model_folder.h"
-#include "strata/train/loop/batch_tensors.h"
+#include "strata/train/loop/micro_pass.h"
 #include "strata/train/setup/hub_place.h"
 
 namespace strata::train {
@@ -29,19 +29,15 @@ constexpr const char* kFingerprint = "fingerprint";
 constexpr const char* kChecksum = "checksum";
 
 // [n * rows], on every rank. Collective.
-std::vector<double> ask(const data::TokenStore& rows, int64_t batch_size,
-                        const ReferenceQuestion& question, const std::string& subject,
-                        const BeforeTraining& before) {
+std::vector<double> ask(const data::TokenStore& rows, Split split, int64_t batch_size,
+                        const ReferenceQuestion& question, const BeforeTraining& before) {
+  const std::string subject = split == Split::kTrain ? "training data" : "evaluation data";
   Trainee& trainee = before.trainee;
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler(static_cast<int64_t>(rows.size()), batch_size, world.size(),
                                   /*drop_last=*/false);
-  const AskModel ask_model = [&trainee](const data::MicroBatch& batch, nn::Preference& documents) {
-    nn::LossSums sums;
-    nn::ForwardContext context;
-    context.head.sums = &sums;
-    context.head.preference = &documents;
-    trainee.executor->evaluate(to_tensors(batch, trainee.store->options().device), context);
+  const AskModel ask_model = [&](const data::MicroBatch& batch, nn::Preference& documents) {
+    look_at(trainee, split, batch, documents);
   };
   const size_t width = question.numbers.size();
   std::vector<double> found(width * rows.size());
@@ -198,11 +194,11 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
 
   const auto start = std::chrono::steady_clock::now();
   const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
-  table.train = ask(datasets.train, rows.value_or(config.train.per_device_train_batch_size),
-                    question, "training data", before);
+  table.train = ask(datasets.train, Split::kTrain,
+                    rows.value_or(config.train.per_device_train_batch_size), question, before);
   if (datasets.eval) {
-    table.eval = ask(*datasets.eval, rows.value_or(config.train.per_device_eval_batch_size),
-                     question, "evaluation data", before);
+    table.eval = ask(*datasets.eval, Split::kEval,
+                     rows.value_or(config.train.per_device_eval_batch_size), question, before);
   }
   comm::all_or_nothing(world, "keeping the reference's log-probabilities", [&] {
     if (world.rank() == 0 && before.is_kept) write_file_of(path, fingerprint, table, width);

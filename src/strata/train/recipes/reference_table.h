@@ -23,7 +23,7 @@ struct ReferenceTable {
   std::vector<double> train, eval;
 };
 
-// A forward pass of a micro-batch, which fills its documents. Collective.
+// A forward pass of a micro-batch, which fills its documents (loop/micro_pass.h). Collective.
 using AskModel = std::function<void(const data::MicroBatch&, nn::Preference&)>;
 
 struct ReferenceQuestion {

@@ -130,19 +130,14 @@ void add_page(const char* name, const std::function<std::string()>& page, Traine
 
 // Whether the model that training started from has NaN or infinity there itself: rows of tokens
 // that nobody writes may hold anything.
-bool starts_not_finite(const config::ModelConfig& config, const Trainee& trainee,
-                       const std::string& name) {
+bool starts_not_finite(const config::ModelConfig& config, const std::string& name) {
   if (config.model_name_or_path.empty()) return false;
   const hf::ModelFolder base(hf::locate_model(config.model_name_or_path, hub_place(config)));
-  const std::string in_folder = hf::name_in_folder(trainee.model_config, name);
-  if (hf::find_int_weight(base, in_folder)) {
-    return !checkpoint::is_finite(checkpoint::read_plain(base, in_folder));
+  if (hf::find_int_weight(base, name) || hf::find_fp8_weight(base, name)) {
+    return !checkpoint::is_finite(checkpoint::read_plain(base, name));
   }
-  const hf::TensorInfo* tensor = base.find(in_folder);
+  const hf::TensorInfo* tensor = base.find(name);
   if (tensor == nullptr) return false;
-  if (hf::find_fp8_weight(base, tensor->name)) {
-    return !checkpoint::is_finite(checkpoint::read_plain(base, tensor->name));
-  }
   return !checkpoint::is_finite(base.bytes(*tensor), shard::scalar_type_of(tensor->dtype, name));
 }
 
@@ -151,7 +146,7 @@ void require_finite(const config::RunConfig& config, const Trainee& trainee, com
   comm::all_or_nothing(world, "checking the weights", [&] {
     for (const std::string& name :
          checkpoint::not_finite(checkpoint::local_pieces(*trainee.store, nullptr))) {
-      if (starts_not_finite(config.model, trainee, name)) continue;
+      if (starts_not_finite(config.model, name)) continue;
       throw Error(fmt::format(
           "{}: found NaN or infinity in \"{}\" after the last update, expected finite weights; no "
           "result is written: resume from an earlier checkpoint, or lower learning_rate and start "
