@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import memory_table
+import tiny_llama
 from memory_table import H, HEADS, I, KEYS, L, LORA, PACKED, TABLE, V
 from running import PROGRAM, base_flags, environment, flag_words, multiplies_bf16, run_strata
 
@@ -115,6 +116,16 @@ def test_measured_is_the_planned_of_rated_answers(model, tmp_path, row):
     """Each micro-batch has a forward pass beside it, whose gathers are sent as well."""
     found = memory_table.run_row(row, model, memory_table.save_rated(tmp_path), tmp_path / "out", recipe="kto")
     expect_planned(row, found)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_measured_is_the_planned_where_rows_repeat(model, tmp_path, world):
+    """Of fewer rows than a batch several ranks fill theirs, as accelerate does; one rank has a smaller batch."""
+    tiny_llama.write_rows(tmp_path / "train.jsonl", [{"text": "the cat sat on a mat and went away when it rained " * n} for n in (8, 4)])
+    row = (world, "FULL_SHARD", dict(packing=False, max_length=400, per_device_train_batch_size=7))
+    found = memory_table.run_row(row, model, tmp_path, tmp_path / "out")
+    assert found.measured == pytest.approx(found.planned, rel=0.05)
+    assert found.tensors_measured == pytest.approx(found.tensors_planned, rel=0.05)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -142,7 +142,21 @@ def test_a_table_of_other_rows_is_not_taken(inputs, tmp_path):
     run_strata(flags_of(inputs, tmp_path / "out", **flags), recipe="dpo")
     again = run_strata(flags_of(inputs, tmp_path / "out", train=44, resume_from_checkpoint="true", **{**flags, "max_steps": 14}),
                        recipe="dpo")
-    assert "reference: log-probabilities of 44 pairs" in again.text
+    assert "reference: log-probabilities of 28 pairs" in again.text
+
+
+@pytest.mark.parametrize("settings, asked", [({}, 12), (dict(gradient_accumulation_steps=2), 24), (dict(train_sampling_strategy="sequential"), 12),
+                                             (dict(max_steps=11), 40)],
+                         ids=["random", "accumulated", "sequential", "an_epoch_and_more"])
+def test_only_rows_that_the_steps_take_are_asked_for(inputs, tmp_path, settings, asked):
+    """A run that goes on for longer asks anew, of the model before the first step: the steps are those of one run."""
+    flags = dict(LORA, lr_scheduler_type="constant", save_strategy="steps", save_steps=3, **{"max_steps": 3, **settings})
+    short = run_strata(flags_of(inputs, tmp_path / "out", **flags), world=2, recipe="dpo")
+    assert f"reference: log-probabilities of {asked} pairs by the model as it starts" in short.text, short.text
+    longer = dict(flags, max_steps=flags["max_steps"] + 3)
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", **longer), world=2, recipe="dpo")
+    found = run_strata(flags_of(inputs, tmp_path / "out", resume_from_checkpoint="true", **longer), world=2, recipe="dpo")
+    assert found.history == whole.history
 
 
 @pytest.mark.parametrize("damage", [lambda table: b"nothing", lambda table: table[:20], lambda table: table[:-8] + b"\x7f" * 8])

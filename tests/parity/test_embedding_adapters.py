@@ -120,6 +120,14 @@ def test_a_tie_that_ends_is_said(inputs, tmp_path):
     assert "note: ensure_weight_tying: the model's embedding and output layer are not tied" in run.text
 
 
+@pytest.mark.parametrize("model, is_said", [("plain", True), ("odd", False)])
+def test_biases_that_are_not_there_are_said(inputs, tmp_path, model, is_said):
+    """PEFT trains the rest without a word."""
+    run = run_strata(base_flags(inputs.model(model), inputs.data("messages"), tmp_path / "out", use_peft=True, bias="all",
+                                lora_target_modules=["q_proj"], max_steps=1))
+    assert ("note: bias: all has no effect, the layers that it means have none" in run.text) == is_said
+
+
 def test_tokens_of_another_tokenizer_train(inputs, tmp_path):
     """TRL trains the rows of the tokens it cloned, and the output layer."""
     run_strata(base_flags(inputs.model("llama2"), inputs.data("messages"), tmp_path / "out",

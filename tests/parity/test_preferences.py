@@ -307,7 +307,7 @@ BAD_ROWS = [
     ({"text": "x"}, f"found an example to imitate (columns: text), {EXPECTED}train on it with strata sft, or {NAME_THEM}"),
     ({"messages": [ASKED, GOOD]}, f"found an example to imitate (columns: messages), {EXPECTED}train on it with strata sft, or {NAME_THEM}"),
     ({"prompt": "a", "completion": "b", "label": True},
-     f"found an example to imitate (columns: prompt, completion, label), {EXPECTED}train on it with strata sft, or {NAME_THEM}"),
+     f"found a rated answer (columns: prompt, completion, label), {EXPECTED}train on it with strata kto, or {NAME_THEM}"),
     ({"instruction": "a", "output": "b"}, f"found an example to imitate (columns: instruction, output), {EXPECTED}train on it with strata sft, or {NAME_THEM}"),
     ({"question": "a", "best": "b"}, f"found no preferences (columns: question, best), {EXPECTED}{NAME_THEM}"),
     ({"prompt": "a", "choosen": "b", "rejected": "c"},

@@ -84,6 +84,12 @@ def test_preferences_are_pointed_to_their_recipe(inputs, tmp_path):
     assert result.returncode == 1 and "train on both answers with strata dpo, or on the preferred ones with --dataset_columns messages=chosen" in result.stderr
 
 
+def test_rated_answers_are_pointed_to_their_recipe(inputs, tmp_path):
+    """sft imitates them all, those that somebody called bad, too."""
+    text = preview(inputs, save(tmp_path, [{"prompt": "q", "completion": " a", "label": i % 2 == 0} for i in range(4)]))
+    assert "label (4 rows); --dataset_columns maps other names, strata kto learns from answers whose label is true or false" in text
+
+
 def patched_program(path):
     """The program with another build id, as another build would have."""
     data = bytearray(pathlib.Path(PROGRAM).read_bytes())

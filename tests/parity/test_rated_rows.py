@@ -156,6 +156,9 @@ LAYOUTS = {
     "answer_of_text": (dict(PLAIN, completion=GOOD["content"]), PLAIN),
     "number": (dict(PLAIN, label=1), PLAIN),
     "text": (dict(PLAIN, label="True"), PLAIN),  # as pandas writes it into a table
+    "capitals": (dict(PLAIN, label="FALSE"), dict(PLAIN, label=False)),  # as Excel does
+    "float": (dict(PLAIN, label=0.0), dict(PLAIN, label=False)),  # pandas, where another row is empty
+    "float_text": (dict(PLAIN, label="1.0"), PLAIN),
     "system": (dict(PLAIN, system=SYSTEM["content"]), dict(PLAIN, prompt=[SYSTEM, ASKED])),
     "sharegpt": (dict(PLAIN, completion=[{"from": "gpt", "value": GOOD["content"]}]), PLAIN),
 }
@@ -177,13 +180,17 @@ def test_long_answers_are_left_out_where_that_is_wanted(stack, tmp_path):
 
 TEXT = {"prompt": "a", "completion": " b", "label": True}
 ERRORS = {
-    "a_label_of_text": (dict(TEXT, label="yes"), ':1: found "yes" in "label", expected true or false (or 1 or 0)'),
+    "a_label_of_text": (dict(TEXT, label="yes"), ':1: found "yes" in "label", expected true or false (or 1 or 0); write true where the answer is desirable'),
+    "a_label_between": (dict(TEXT, label=0.7), ':1: found 0.7 in "label", expected true or false'),
     "a_label_beyond": (dict(TEXT, label=2), ':1: found 2 in "label", expected true or false'),
     "no_label": ({"prompt": "a", "completion": "b"}, ':1: found a row without "label" (columns: prompt, completion), expected rated answers'),
     "null_label": (dict(TEXT, label=None), 'found a row without "label"'),
     "another_name": ({"prompt": "a", "completion": "b", "lable": True}, "did you mean --dataset_columns label=lable?"),
     "a_rated_pair": ({"prompt": "a", "chosen": "b", "rejected": "c", "label": True}, ':1: found "label" beside "chosen" and "rejected", which say'),
-    "an_example": ({"text": "a"}, "train on it with strata sft"),
+    "common_names": ({"question": "a", "response": "b", "thumbs_up": True},
+                     "did you mean --dataset_columns prompt=question completion=response label=thumbs_up?"),
+    "an_example": ({"text": "a"}, "train on it with strata sft, or name them with --dataset_columns prompt=COLUMN completion=COLUMN label=COLUMN"),
+    "rated_messages": ({"messages": [ASKED, GOOD], "label": True}, 'write the last answer of "messages" as "completion" and what is before it as "prompt"'),
     "a_number": (dict(TEXT, completion=3), ':1: found a number in "completion", expected a string or a list of messages'),
     "no_message": ({"prompt": [ASKED], "completion": [], "label": True}, ':1: found an empty list in "completion", expected a list of messages'),
 }

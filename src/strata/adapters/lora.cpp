@@ -224,7 +224,9 @@ void LoraAdapter::attach_layers(models::Model& model) {
   if (embedding_ != nullptr) append(tensors_, attach_to_embedding(*embedding_, options_));
   append(tensors_, attach_to_layers(layers_, options_, model, projection_));
   append(tensors_, attach_to_experts(expert_parameters_, options_));
-  append(tensors_, train_biases(options_, model));
+  std::vector<AdapterTensor> biases = train_biases(options_, model);
+  const bool lacks_biases = options_.bias != "none" && biases.empty();
+  append(tensors_, std::move(biases));
   train_saved_modules(options_, model, parts.saved, tensors_);
   if (!options_.trainable_tokens.empty()) {
     trained_tokens_ = attach_token_rows(model, options_);
@@ -232,6 +234,10 @@ void LoraAdapter::attach_layers(models::Model& model) {
     tensors_.push_back({rows.name(), &rows});
   }
   notes_ = notes_on(options_, model, parts, trained_tokens_);
+  if (lacks_biases) {
+    notes_.push_back(
+        fmt::format("bias: {} has no effect, the layers that it means have none", options_.bias));
+  }
 }
 
 void LoraAdapter::settle_fixed_tensors(at::Device device) const {

@@ -118,7 +118,7 @@ class PreviewMaker {
     add_facts(inspection, preview);
     preview.warnings = sets_.notes;
     preview.warnings.insert(preview.warnings.end(), sets_.warnings.begin(), sets_.warnings.end());
-    for (std::string& line : train::describe_losses(store_.stats(), config_.data)) {
+    for (std::string& line : train::describe_losses(store_.stats(), config_)) {
       preview.warnings.push_back(std::move(line));
     }
     for (std::string& line :

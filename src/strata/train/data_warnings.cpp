@@ -244,7 +244,8 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
 }
 
 std::vector<std::string> describe_losses(const data::DatasetStats& stats,
-                                         const config::DataConfig& settings) {
+                                         const config::RunConfig& config) {
+  const config::DataConfig& settings = config.data;
   std::vector<std::string> lines;
   const int64_t length = settings.max_length.value_or(0);  // without one no row is left out or long
   if (stats.num_dropped > 0) {
@@ -275,9 +276,14 @@ std::vector<std::string> describe_losses(const data::DatasetStats& stats,
     }
     const bool has_preferences =
         stats.unused_columns.contains("chosen") && stats.unused_columns.contains("rejected");
+    // Answers that somebody called bad would be imitated with the others.
+    const char* other = has_preferences ? ", strata dpo trains on preferences"
+                        : config.recipe == "sft" && stats.unused_columns.contains("label")
+                            ? ", strata kto learns from answers whose label is true or false"
+                            : "";
     lines.push_back(fmt::format(
         "data: columns that nothing is made of: {}; --dataset_columns maps other names{}",
-        fmt::join(columns, ", "), has_preferences ? ", strata dpo trains on preferences" : ""));
+        fmt::join(columns, ", "), other));
   }
   if (stats.num_split_prompts > 0) {
     lines.push_back(

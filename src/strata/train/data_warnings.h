@@ -22,6 +22,6 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
 
 // What was left out, cut or is suspicious in a prepared set, a line each.
 std::vector<std::string> describe_losses(const data::DatasetStats& stats,
-                                         const config::DataConfig& settings);
+                                         const config::RunConfig& config);
 
 }  // namespace strata::train

@@ -17,6 +17,7 @@
 #include "strata/train/planning/planned_room.h"
 #include "strata/train/saving/result_line.h"
 #include "strata/train/saving/results.h"
+#include "strata/train/saving/resume.h"
 #include "strata/train/setup/assemble.h"
 #include "strata/train/setup/device.h"
 #include "strata/train/setup/introduction.h"
@@ -201,6 +202,14 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   status.set_phase("preparing the data");
   OutputFolder folder;
   take_output_folder(config, *mesh.world, folder);
+  if (!config.train.resume_from_checkpoint.empty()) {
+    comm::all_or_nothing(*mesh.world, "looking for checkpoints", [&] {
+      if (environment.rank != 0) return;
+      for (std::string& line : look_for_checkpoint(config.train, settings.json)) {
+        folder.notes.push_back(std::move(line));
+      }
+    });
+  }
   const std::unique_ptr<comm::Group> saving = rendezvous.make_group(
       "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
   PreparationLine line(output, environment.rank == 0);

@@ -27,7 +27,7 @@ std::vector<Setting> unsupported(std::string_view peer, std::vector<Known> known
 }
 
 constexpr std::string_view kReference =
-    "the reference is the model that training starts from; of an adapter its base without it";
+    "the reference is the model that training starts from: of a new adapter its base";
 constexpr std::string_view kHub = "nothing is uploaded; the result stays in output_dir";
 constexpr std::string_view kMetrics = "metrics go to metrics.jsonl in output_dir";
 constexpr std::string_view kLoader = "batches are made in threads of the rank";

@@ -14,6 +14,12 @@
 namespace strata::data {
 namespace {
 
+// What exports call a question and its answer.
+constexpr std::string_view kAsked[] = {"question", "query",  "input",  "user",
+                                       "human",    "prompt", "source", "instruction"};
+constexpr std::string_view kAnswered[] = {"answer",    "response", "output",    "reply",
+                                          "assistant", "target",   "completion"};
+
 std::vector<std::string> columns_of(const Row& row) {
   std::vector<std::string> names;
   for (const auto& [name, value] : row.fields.items()) {
@@ -76,10 +82,6 @@ std::string renamed(const Row& row) {
       return fmt::format("; did you mean --dataset_columns messages={}?", column);
     }
   }
-  static constexpr std::string_view kAsked[] = {"question", "query",  "input",  "user",
-                                                "human",    "prompt", "source", "instruction"};
-  static constexpr std::string_view kAnswered[] = {"answer",    "response", "output",    "reply",
-                                                   "assistant", "target",   "completion"};
   const std::string asked = text_column(row, kAsked), answered = text_column(row, kAnswered);
   if (asked.empty() || answered.empty()) return "";
   // Beside an instruction its input is read, too.
@@ -94,6 +96,29 @@ std::string misspelt(const Row& row, const std::string& text_field) {
   if (const std::string hint = renamed(row); !hint.empty()) return hint;
   return misspelt(row, {text_field, "messages", "conversations", "prompt", "completion",
                         "instruction", "output"});
+}
+
+// The same for rated answers: misspelt, under a common name, or the one column of true and false.
+std::string misnamed_rating(const Row& row, const std::vector<std::string>& missing) {
+  const std::string near = misspelt(
+      row, std::vector<std::string>{"prompt", "completion", "label", "chosen", "rejected"});
+  if (!near.empty()) return near;
+  std::vector<std::string> flags, columns;
+  for (const std::string& name : missing) {
+    if (name == "label") {
+      columns.clear();
+      for (const auto& [column, value] : row.fields.items()) {
+        if (value.is_boolean()) columns.push_back(column);
+      }
+    } else {
+      const std::string column =
+          name == "prompt" ? text_column(row, kAsked) : text_column(row, kAnswered);
+      columns = column.empty() ? std::vector<std::string>{} : std::vector{column};
+    }
+    if (columns.size() == 1) flags.push_back(name + "=" + columns[0]);
+  }
+  if (flags.empty()) return "";
+  return fmt::format("; did you mean --dataset_columns {}?", fmt::join(flags, " "));
 }
 
 // Whether a run that imitates would find something in the row.
@@ -167,11 +192,20 @@ void refuse_as_preference(const Row& row, const std::string& text_field) {
         row.where(), there, missing, column_names(row), missing, hint);
   }
   const bool imitates = is_example(row, text_field);
+  const bool is_rated =
+      imitates && row.find("label") != nullptr && row.find("completion") != nullptr;
   throw FormatError(
       "{}: found {} (columns: {}), expected preferences: a better answer in \"chosen\" and a worse "
       "one in \"rejected\"; {}name them with --dataset_columns chosen=COLUMN rejected=COLUMN{}",
-      row.where(), imitates ? "an example to imitate" : "no preferences", column_names(row),
-      imitates ? "train on it with strata sft, or " : "", hint);
+      row.where(),
+      is_rated   ? "a rated answer"
+      : imitates ? "an example to imitate"
+                 : "no preferences",
+      column_names(row),
+      is_rated   ? "train on it with strata kto, or "
+      : imitates ? "train on it with strata sft, or "
+                 : "",
+      hint);
 }
 
 void refuse_as_rated(const Row& row, const std::string& text_field) {
@@ -183,19 +217,27 @@ void refuse_as_rated(const Row& row, const std::string& text_field) {
         "desirable, expected one of both; remove that column from the rows, or rename it",
         row.where());
   }
-  const std::string hint = misspelt(
-      row, std::vector<std::string>{"prompt", "completion", "label", "chosen", "rejected"});
   std::vector<std::string> missing;
   for (const char* column : {"prompt", "completion", "label"}) {
     if (row.find(column) == nullptr) missing.emplace_back(column);
   }
-  const bool is_other = missing.size() > 1 && is_example(row, text_field);
+  const Json* messages = row.find("messages");
+  const bool is_rated = row.find("label") != nullptr;
+  const bool is_other = missing.size() > 1 && is_example(row, text_field) && !is_rated;
+  std::string advice = fmt::format("name them with --dataset_columns {}=COLUMN{}",
+                                   fmt::join(missing, "=COLUMN "), misnamed_rating(row, missing));
+  if (is_other) advice = "train on it with strata sft, or " + advice;
+  if (is_rated && messages != nullptr && has_messages(*messages)) {
+    advice =
+        "write the last answer of \"messages\" as \"completion\" and what is before it as "
+        "\"prompt\"";
+  }
   throw FormatError(
       "{}: found {} without \"{}\" (columns: {}), expected rated answers: \"prompt\", "
       "\"completion\" and \"label\" (true: desirable), or preferences in \"chosen\" and "
-      "\"rejected\"; {}name them with --dataset_columns {}=COLUMN{}",
+      "\"rejected\"; {}",
       row.where(), is_other ? "an example to imitate" : "a row", fmt::join(missing, "\", \""),
-      column_names(row), is_other ? "train on it with strata sft, or " : "", missing.front(), hint);
+      column_names(row), advice);
 }
 
 }  // namespace strata::data

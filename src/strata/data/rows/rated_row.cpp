@@ -1,5 +1,9 @@
 #include "strata/data/rows/rated_row.h"
 
+#include <algorithm>
+#include <cctype>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "strata/base/error.h"
@@ -9,24 +13,29 @@
 namespace strata::data {
 namespace {
 
+// What a label says, or nothing where it is none. Tables hold true and false as text (Excel's in
+// capitals), and as 1.0 and 0.0 where another row of the column is empty.
+std::optional<bool> desirable(const Json& label) {
+  if (label.is_boolean()) return label.get<bool>();
+  if (label.is_number() && (label == 0 || label == 1)) return label == 1;
+  if (!label.is_string()) return std::nullopt;
+  std::string text = label.get<std::string>();
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (text == "true" || text == "1" || text == "1.0") return true;
+  if (text == "false" || text == "0" || text == "0.0") return false;
+  return std::nullopt;
+}
+
 Rating read_rating(const Row& row) {
   const Json& label = *row.find("label");
-  const auto of = [](bool is_desirable) {
-    return is_desirable ? Rating::kDesirable : Rating::kUndesirable;
-  };
-  if (label.is_boolean()) return of(label.get<bool>());
-  if (label.is_number_integer() && (label == 0 || label == 1)) return of(label == 1);
-  // As tables of text hold it.
-  for (const auto& [text, is_desirable] : {std::pair("true", true),
-                                           {"True", true},
-                                           {"1", true},
-                                           {"false", false},
-                                           {"False", false},
-                                           {"0", false}}) {
-    if (label.is_string() && label == text) return of(is_desirable);
+  if (const auto is_desirable = desirable(label)) {
+    return *is_desirable ? Rating::kDesirable : Rating::kUndesirable;
   }
   throw FormatError(
-      "{}: found {} in \"label\", expected true or false (or 1 or 0)", row.where(),
+      "{}: found {} in \"label\", expected true or false (or 1 or 0); write true where the answer "
+      "is "
+      "desirable, and false where it is not",
+      row.where(),
       label.is_primitive() ? label.dump(-1, ' ', /*ensure_ascii=*/true) : type_of(&label));
 }
 

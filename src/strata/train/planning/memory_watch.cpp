@@ -24,17 +24,25 @@ int64_t tokens_of(const data::TokenStore& dataset, size_t row, Share share) {
   return share == Share::kMismatched ? dataset.lengths(row)[1] : dataset.num_own_tokens(row);
 }
 
-// Tokens of the documents of the longest `count` rows together.
-std::vector<int64_t> largest_batch(const data::TokenStore& dataset, int64_t count,
+struct BatchSize {
+  int64_t rows = 1;
+  // Several ranks have full batches: of a set with fewer rows than one of them rows repeat.
+  bool is_filled = false;
+};
+
+// Tokens of the documents of the longest rows that one batch has together.
+std::vector<int64_t> largest_batch(const data::TokenStore& dataset, const BatchSize& size,
                                    Share share = Share::kOwn) {
   std::vector<size_t> order(dataset.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  const size_t taken = std::min(order.size(), static_cast<size_t>(count));
+  const auto count = static_cast<size_t>(size.rows);
+  const size_t taken = std::min(order.size(), count);
   std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
                             std::greater(),
                             [&](size_t row) { return tokens_of(dataset, row, share); });
-  const std::vector<int64_t> longest(order.begin(),
-                                     order.begin() + static_cast<std::ptrdiff_t>(taken));
+  std::vector<int64_t> longest(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(taken));
+  const bool repeats = size.is_filled && taken > 0;
+  while (repeats && longest.size() < count) longest.push_back(longest[longest.size() - taken]);
   const data::MicroBatch rows = data::collate_rows(dataset, longest);
   const data::MicroBatch& batch = share == Share::kMismatched ? *rows.mismatched : rows;
   std::vector<int64_t> documents;
@@ -53,11 +61,14 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   request.world_size = mesh.world->size();
   request.local_world_size = local_world_size;
   request.share_memory = comm::shares_memory(mesh);
-  request.documents = largest_batch(datasets.train, config.train.per_device_train_batch_size);
+  const auto of = [&](int64_t rows) {
+    return BatchSize{.rows = rows, .is_filled = mesh.data_parallel_size() > 1};
+  };
+  const BatchSize trained = of(config.train.per_device_train_batch_size);
+  request.documents = largest_batch(datasets.train, trained);
   const bool looks_beside = config::estimates_divergence(config);
   if (looks_beside) {
-    request.beside_documents =
-        largest_batch(datasets.train, config.train.per_device_train_batch_size, Share::kMismatched);
+    request.beside_documents = largest_batch(datasets.train, trained, Share::kMismatched);
   }
   const auto run_forward = [&](const data::TokenStore& set, int64_t rows) {
     const auto tokens = [](const std::vector<int64_t>& documents) {
@@ -65,7 +76,7 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
     };
     for (const Share share : {Share::kOwn, Share::kMismatched}) {
       if (share == Share::kMismatched && !looks_beside) continue;
-      std::vector<int64_t> documents = largest_batch(set, rows, share);
+      std::vector<int64_t> documents = largest_batch(set, of(rows), share);
       if (tokens(documents) > tokens(request.eval_documents)) {
         request.eval_documents = std::move(documents);
       }

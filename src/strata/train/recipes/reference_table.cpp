@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <limits>
+#include <numeric>
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
@@ -19,6 +21,7 @@
 #include "strata/hf/hub/model.h"
 #include "strata/hf/model_folder.h"
 #include "strata/train/loop/micro_pass.h"
+#include "strata/train/loop/step_plan.h"
 #include "strata/train/setup/hub_place.h"
 
 namespace strata::train {
@@ -28,21 +31,52 @@ namespace fs = std::filesystem;
 constexpr const char* kFingerprint = "fingerprint";
 constexpr const char* kChecksum = "checksum";
 
-// [n * rows], on every rank. Collective.
-std::vector<double> ask(const data::TokenStore& rows, Split split, int64_t batch_size,
-                        const ReferenceQuestion& question, const BeforeTraining& before) {
+std::vector<int64_t> all_rows(const data::TokenStore& rows) {
+  std::vector<int64_t> all(rows.size());
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
+}
+
+// Those of the training data that the steps take, ascending: with max_steps a part of an epoch may
+// do. Of a run that is resumed, those of the steps before, too.
+std::vector<int64_t> rows_of_steps(const config::RunConfig& config, const data::TokenStore& rows,
+                                   int world_size) {
+  const data::BatchSampler sampler = training_sampler(config, rows, world_size);
+  const StepPlan plan = plan_steps(config.train, sampler.batches_per_rank());
+  if (plan.max_steps >= plan.updates_per_epoch) return all_rows(rows);
+  std::vector<int64_t> taken;
+  for (int64_t step = 0; step < plan.max_steps; ++step) {
+    const StepPlan::Window window = plan.window(step);
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (int64_t i = 0; i < window.count; ++i) {
+        const auto batch = sampler.batch(window.epoch, rank, window.first + i);
+        taken.insert(taken.end(), batch.begin(), batch.end());
+      }
+    }
+  }
+  std::ranges::sort(taken);
+  const auto repeated = std::ranges::unique(taken);
+  taken.erase(repeated.begin(), repeated.end());
+  return taken;
+}
+
+// [n * rows], on every rank; of rows that are not `wanted` no numbers. Collective.
+std::vector<double> ask(const data::TokenStore& rows, const std::vector<int64_t>& wanted,
+                        Split split, int64_t batch_size, const ReferenceQuestion& question,
+                        const BeforeTraining& before) {
   const std::string subject = split == Split::kTrain ? "training data" : "evaluation data";
   Trainee& trainee = before.trainee;
   comm::Group& world = *trainee.store->mesh().world;
-  const data::EvalSampler sampler(static_cast<int64_t>(rows.size()), batch_size, world.size(),
-                                  /*drop_last=*/false);
+  const auto count = static_cast<int64_t>(wanted.size());
+  const data::EvalSampler sampler(count, batch_size, world.size(), /*drop_last=*/false);
   const AskModel ask_model = [&](const data::MicroBatch& batch, nn::Preference& documents) {
     look_at(trainee, split, batch, documents);
   };
   const size_t width = question.numbers.size();
   std::vector<double> found(width * rows.size());
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
-    const data::EvalBatch batch = sampler.batch(world.rank(), i);
+    data::EvalBatch batch = sampler.batch(world.rank(), i);
+    for (int64_t& row : batch.rows) row = wanted[static_cast<size_t>(row)];
     const std::vector<double> said = question.ask(data::collate_rows(rows, batch.rows), ask_model);
     for (size_t r = 0; r < static_cast<size_t>(batch.num_real); ++r) {
       for (size_t number = 0; number < width; ++number) {
@@ -51,10 +85,16 @@ std::vector<double> ask(const data::TokenStore& rows, Split split, int64_t batch
     }
     const auto done = static_cast<double>(i + 1) / static_cast<double>(sampler.batches_per_rank());
     before.progress("reference of the " + subject,
-                    static_cast<int64_t>(done * static_cast<double>(rows.size())), done);
+                    static_cast<int64_t>(done * static_cast<double>(count)), done);
   }
   comm::sum_over_ranks(world, found);
+  std::vector<bool> is_asked(rows.size());
+  for (const int64_t row : wanted) is_asked[static_cast<size_t>(row)] = true;
   for (size_t i = 0; i < found.size(); ++i) {
+    if (!is_asked[i / width]) {
+      found[i] = std::numeric_limits<double>::quiet_NaN();
+      continue;
+    }
     if (std::isfinite(found[i])) continue;
     throw FormatError(
         "reference: found a log-probability of {} for {} of row {} of the {}, expected a number; "
@@ -74,12 +114,14 @@ void add_rows(const data::TokenStore& rows, Xxh3& hash) {
   }
 }
 
-// Of all that the table depends on: rows, weights, how they are computed.
+// Of all that the table depends on: rows, which of them it has, weights, how they are computed.
 std::string fingerprint_of(const config::RunConfig& config, const Trainee& trainee,
-                           const Datasets& datasets, std::optional<double> ld_alpha) {
+                           const Datasets& datasets, const std::vector<int64_t>& wanted,
+                           std::optional<double> ld_alpha) {
   Xxh3 rows;
   add_rows(datasets.train, rows);
   if (datasets.eval) add_rows(*datasets.eval, rows);
+  if (wanted.size() < datasets.train.size()) rows.update(std::as_bytes(std::span(wanted)));
   config::RunConfig alike;
   alike.model = config.model;
   alike.quantization = config.quantization;
@@ -174,10 +216,11 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
   const size_t width = question.numbers.size();
   ReferenceTable table;
   const fs::path path = fs::path(config.train.output_dir) / kReferenceFile;
+  const std::vector<int64_t> wanted = rows_of_steps(config, datasets.train, world.size());
   std::string fingerprint, answer = "no";
   comm::all_or_nothing(world, "looking for the reference's log-probabilities", [&] {
     if (world.rank() != 0 || !before.is_kept) return;
-    fingerprint = fingerprint_of(config, before.trainee, datasets, question.ld_alpha);
+    fingerprint = fingerprint_of(config, before.trainee, datasets, wanted, question.ld_alpha);
     if (config.train.resume_from_checkpoint.empty()) return;
     if (auto found = find_table(path, fingerprint, before, width)) {
       table = std::move(*found);
@@ -194,10 +237,10 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
 
   const auto start = std::chrono::steady_clock::now();
   const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
-  table.train = ask(datasets.train, Split::kTrain,
+  table.train = ask(datasets.train, wanted, Split::kTrain,
                     rows.value_or(config.train.per_device_train_batch_size), question, before);
   if (datasets.eval) {
-    table.eval = ask(*datasets.eval, Split::kEval,
+    table.eval = ask(*datasets.eval, all_rows(*datasets.eval), Split::kEval,
                      rows.value_or(config.train.per_device_eval_batch_size), question, before);
   }
   comm::all_or_nothing(world, "keeping the reference's log-probabilities", [&] {
@@ -207,7 +250,7 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
   before.notes.push_back(fmt::format(
       "reference: log-probabilities of {} by the model as it starts, in {:.1f} "
       "s; no second model is kept",
-      counted((table.train.size() + table.eval.size()) / width, question.noun), seconds.count()));
+      counted(wanted.size() + num_eval_rows(datasets), question.noun), seconds.count()));
   return table;
 }
 

@@ -7,6 +7,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/manifest.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/setting_text.h"
 #include "strata/checkpoint/sharded.h"
@@ -142,7 +143,48 @@ std::string_view optimizer_rule(std::string_view name) {
   return name.substr(0, name.find_first_of("_w"));  // adam and adamw keep the same
 }
 
+// Errors: ConfigError where a state means something else in this run.
+void require_same_kind(const fs::path& source, const Json& saved, const Json& now) {
+  // Weights of the same names mean something else there: a tied model needs no output layer.
+  const std::string trained = command_of(checkpoint::setting_text(saved, "recipe"));
+  const std::string trains = command_of(checkpoint::setting_text(now, "recipe"));
+  if (!trained.empty() && !trains.empty() && trained != trains) {
+    throw ConfigError(
+        "resume_from_checkpoint: found {}, saved by the recipe {}, with the recipe {}, expected a "
+        "checkpoint of its own; resume it by that recipe, or begin anew in another output_dir",
+        source.string(), trained, trains);
+  }
+  const std::string was = checkpoint::setting_text(saved, "optim"),
+                    is = checkpoint::setting_text(now, "optim");
+  if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
+    throw ConfigError(
+        "optim: found {}, expected {} as in the run that saved {}, whose state means nothing to "
+        "another rule; set it back, or begin anew with its weights: strata convert {} OUT --to "
+        "safetensors",
+        is, was, source.string(), source.string());
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> look_for_checkpoint(const config::TrainConfig& config,
+                                             const std::string& settings_text) {
+  const bool is_named = !checkpoint::means_newest(config.resume_from_checkpoint);
+  std::vector<std::string> repaired;
+  if (is_named) repaired = checkpoint::repair(config.resume_from_checkpoint);
+  const fs::path first =
+      checkpoint::candidates(config.resume_from_checkpoint, config.output_dir).front();
+  if (is_named) checkpoint::read_manifest(first);  // of several the next one may do
+  Json saved;
+  try {
+    const std::string path = (first / "settings.json").string();
+    saved = parse_json(read_file(path), path);
+  } catch (const Error&) {
+    return repaired;  // damaged, or of an older version: judged with the tensors
+  }
+  require_same_kind(first, saved, parse_json(settings_text, "settings"));
+  return repaired;
+}
 
 fs::path resume(const config::TrainConfig& config, const std::string& settings_text,
                 Trainee& trainee, const ApplyProgress& apply,
@@ -233,24 +275,7 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
   if (!fs::is_regular_file(path)) return lines;
   const Json saved = parse_json(read_file(path), path);
   const Json now = parse_json(settings_text, "settings");
-  // Weights of the same names mean something else there: a tied model needs no output layer.
-  const std::string trained = command_of(checkpoint::setting_text(saved, "recipe"));
-  const std::string trains = command_of(checkpoint::setting_text(now, "recipe"));
-  if (!trained.empty() && !trains.empty() && trained != trains) {
-    throw ConfigError(
-        "resume_from_checkpoint: found {}, saved by the recipe {}, with the recipe {}, expected a "
-        "checkpoint of its own; resume it by that recipe, or begin anew in another output_dir",
-        source.string(), trained, trains);
-  }
-  const std::string was = checkpoint::setting_text(saved, "optim"),
-                    is = checkpoint::setting_text(now, "optim");
-  if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
-    throw ConfigError(
-        "optim: found {}, expected {} as in the run that saved {}, whose state means nothing to "
-        "another rule; set it back, or begin anew with its weights: strata convert {} OUT --to "
-        "safetensors",
-        is, was, source.string(), source.string());
-  }
+  require_same_kind(source, saved, now);
   const std::string others = other_settings(saved, now, shapes_training);
   if (!others.empty()) {
     lines.push_back(fmt::format(

@@ -19,6 +19,12 @@ namespace strata::train {
 // Takes what lies beside the tensors; may throw Json::exception for a field that is not there.
 using ApplyProgress = std::function<void(const report::TrainerState& state, const Json& progress)>;
 
+// Before hours go into data and a reference: what the look for a checkpoint alone finds wrong, that
+// there is none, or that it is of another recipe or optimizer. Returns what was repaired, a
+// sentence each. On rank 0, once the output folder is this run's.
+std::vector<std::string> look_for_checkpoint(const config::TrainConfig& config,
+                                             const std::string& settings_text);
+
 // Tries the candidates (checkpoint/folders.h) in turn; `say` gets a line for each that could not be
 // used. Throws the first one's error when none can, which names settings that are others than those
 // of the run that saved it; `settings_text`: this run's. Returns the folder. Collective over the
