@@ -8,8 +8,8 @@
 namespace strata::train {
 
 struct MicroPass {
-  // Sum over this rank's tokens or pairs, of an evaluation over those of its sequence group;
-  // without what figures add to it.
+  // Sum over this rank's tokens, pairs or answers, of an evaluation over those of its sequence
+  // group; without what figures add to it.
   double loss = 0;
   double num_losses = 0;  // what an evaluation divides it by
   Figures figures;

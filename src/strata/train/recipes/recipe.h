@@ -25,7 +25,7 @@ enum class Split { kTrain, kEval };
 
 // Of a micro-batch; of a step over all its micro-batches and ranks; of an evaluation's batch.
 struct LossCounts {
-  double losses = 0;  // what the loss is a mean over: trained tokens, or pairs
+  double losses = 0;  // what the loss is a mean over: trained tokens, pairs or answers
   double others = 0;  // whatever else the recipe weighs by
 };
 
