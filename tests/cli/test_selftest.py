@@ -10,9 +10,9 @@ from running import PROGRAM, base_flags, environment, flag_words
 ROW = re.compile(r"^  (\w[\w ]+?) {2,}(\d+) +(\d+) +(\d+) +(on|off) +([\d.]+|nan) *(.*)$", re.M)
 
 
-def selftest(flags, world, temporary):
+def selftest(flags, world, temporary, recipe="sft"):
     process = subprocess.run(
-        [str(PROGRAM), "selftest", "--num_processes", str(world), "--cpu", "sft",
+        [str(PROGRAM), "selftest", "--num_processes", str(world), "--cpu", recipe,
          *flag_words(flags)], capture_output=True, text=True, timeout=100,
         env={**environment(), "TMPDIR": str(temporary)})
     return process.returncode, process.stdout + process.stderr
@@ -45,6 +45,15 @@ def test_settings_that_are_fine_pass(inputs, tmp_path, world, settings, layouts)
     assert float(rows[0][5]) > 1
     assert text.rstrip().endswith("self test: passed")
     assert not output.exists() and os.listdir(temporary) == []
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_estimate_of_micro_batches_is_left_out(inputs, tmp_path, world):
+    """The loss kto differs between them, though nothing is wrong."""
+    flags = base_flags(inputs.model("plain"), inputs.data("rated", train=40), tmp_path / "out", beta=1, learning_rate=2e-2)
+    code, text = selftest(flags, world, tmp_path, recipe="kto")
+    assert code == 0 and "with loss_type apo_zero_unpaired" in text, text
+    assert all(row[6].endswith("same") for row in ROW.findall(text)[1:]), text
 
 
 def test_runs_that_do_not_agree_fail(inputs, tmp_path):

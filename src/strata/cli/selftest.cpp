@@ -14,6 +14,7 @@
 #include "strata/base/json.h"
 #include "strata/cli/command.h"
 #include "strata/cli/run_sources.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/config/flags.h"
 #include "strata/config/serialize.h"
 #include "strata/launch/supervisor.h"
@@ -135,10 +136,13 @@ int run_test(const Test& test) {
   const train::Comparison own = train::compare_runs(expected, expected);
   fmt::print(
       "self test: {} of {}, {}; losses may differ by {:.2g}, gradient norms by {:.2g} "
-      "(relative){}\n",
+      "(relative){}{}\n",
       counted(own.steps, "step"), counted(layouts[0].rows_per_step(), "row"),
       config.shard.sharding_strategy, tolerance.loss, tolerance.gradient_norm,
-      config.lora.use_peft ? "; without dropout" : "");
+      config.lora.use_peft ? "; without dropout" : "",
+      config::estimates_divergence(config)
+          ? "; with loss_type apo_zero_unpaired: kto's divergence is an estimate of micro-batches"
+          : "");
   fmt::print("  {:<15}{:>7}{:>12}{:>14}   {:<15}{:>10}   {}\n", "run", "ranks", "rows a rank",
              "accumulation", "checkpointing", "last loss", "loss and norm differ by");
   print_row(layouts[0], fmt::format("{:.6f}", own.loss), "");

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "strata/base/error.h"
+#include "strata/config/checks/rated_checks.h"
 #include "strata/optim/metric_schedule.h"
 
 namespace strata::train {
@@ -90,6 +91,8 @@ config::RunConfig self_test_settings(config::RunConfig config, const Layout& lay
   train.rehearse = config::AutoSwitch::kFalse;
   train.disable_tqdm = true;
   config.lora.dropout = 0;
+  // With other micro-batches the divergence is another estimate, and the loss another one.
+  if (config::estimates_divergence(config)) config.preference.loss_type = {"apo_zero_unpaired"};
   config.shard.gradient_checkpointing = layout.checkpointing;
   // A schedule that answers to evaluations has none here.
   if (optim::is_metric_schedule(config.optim.lr_scheduler_type)) {
