@@ -63,6 +63,14 @@ def test_no_chat_is_offered_with_an_encoder(tmp_path):
     assert run.text.splitlines()[-1] == f"result: {tmp_path}/out (model); report: {tmp_path}/out/report.html"
 
 
+def test_no_chat_is_offered_with_an_adapter_that_is_converted_first(inputs, tmp_path):
+    """As `strata chat` refuses it."""
+    run = run_strata(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=1, use_peft=True,
+                                init_lora_weights="pissa_niter_4"))
+    assert "ask it" not in run.text and "strata convert --to lora" in run.text
+    strata("chat", "--model_name_or_path", inputs.model("plain"), "--adapter_name_or_path", run.folder, "--prompt", "a", code=2)
+
+
 def test_a_loss_that_rose_is_told(inputs, runs, tmp_path):
     flags = base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", max_steps=4,
                        logging_steps=1, learning_rate=50)
@@ -71,6 +79,20 @@ def test_a_loss_that_rose_is_told(inputs, runs, tmp_path):
     assert losses[-1] > 2 * losses[0]
     assert f"warning: learning_rate: found 50, with which the loss rose from {losses[0]:.4g} to {losses[-1]:.4g}" in run.text
     assert "the loss rose" not in runs("model").text
+
+
+@pytest.mark.parametrize("settings, message", [
+    (dict(max_steps=1, warmup_steps=10), "found 10 for a run of 1 step, expected fewer: the learning rate comes to 0 of 0.005 at most, so that nothing is learnt"),
+    (dict(max_steps=3, warmup_steps=4, lr_scheduler_type="cosine"), "found 4 for a run of 3 steps, expected fewer: the learning rate comes to 0.0025 of 0.005 at most; lower it"),
+    (dict(max_steps=3, warmup_steps=2), None),
+    (dict(max_steps=2, warmup_steps=4, lr_scheduler_type="constant"), None),
+])
+def test_a_warmup_that_outlasts_the_run_is_told(inputs, tmp_path, settings, message):
+    """By the rates that are logged, which are the reference's."""
+    run = run_strata(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path / "out", logging_steps=1, **settings))
+    assert ("warmup_steps: found" in run.text) == (message is not None) and (message or "") in run.text, run.text
+    rates = [row["learning_rate"] for row in run.history if "learning_rate" in row]
+    assert (max(rates) < 0.005) == (message is not None)
 
 
 @pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto"])

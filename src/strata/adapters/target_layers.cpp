@@ -238,9 +238,11 @@ std::vector<std::string> targeted_linears(const LoraOptions& options,
     const bool is_embedding = embedding != nullptr && path == embedding->path();
     if (is_embedding && options.method == Method::kLora) continue;
     throw ConfigError(
-        "target_modules: found {} matching \"{}\", expected linear layers and, with LoRA, the "
-        "embedding; name the layers inside it or use \"all-linear\"",
-        described_target(options, targets), path);
+        "target_modules: found {} matching \"{}\", expected linear layers{}; name the layers "
+        "inside "
+        "it or use \"all-linear\"",
+        described_target(options, targets), path,
+        embedding != nullptr ? " and, with LoRA, the embedding" : "");
   }
   if (matched.empty() && options.target_parameters.empty()) {
     std::set<std::string> names;

@@ -60,16 +60,25 @@ std::vector<int64_t> rows_of_steps(const config::RunConfig& config, const data::
   return taken;
 }
 
-// [n * rows], on every rank; of rows that are not `wanted` no numbers. Collective.
-std::vector<double> ask(const data::TokenStore& rows, const std::vector<int64_t>& wanted,
-                        Split split, int64_t batch_size, const ReferenceQuestion& question,
-                        const BeforeTraining& before) {
+struct AskedRows {
+  const data::TokenStore& rows;
+  Split split;
+  std::vector<int64_t> wanted;
+  int64_t batch_size = 1;
+};
+
+// Fills the n numbers of each of the rows that are wanted, on every rank. Collective.
+void ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTraining& before,
+         std::vector<double>& table) {
+  const auto& [rows, split, wanted, batch_size] = of;
+  if (wanted.empty()) return;
   const std::string subject = split == Split::kTrain ? "training data" : "evaluation data";
   Trainee& trainee = before.trainee;
   comm::Group& world = *trainee.store->mesh().world;
   const auto count = static_cast<int64_t>(wanted.size());
   const data::EvalSampler sampler(count, batch_size, world.size(), /*drop_last=*/false);
-  const AskModel ask_model = [&](const data::MicroBatch& batch, nn::Preference& documents) {
+  const AskModel ask_model = [&, split = of.split](const data::MicroBatch& batch,
+                                                   nn::Preference& documents) {
     look_at(trainee, split, batch, documents);
   };
   const size_t width = question.numbers.size();
@@ -88,20 +97,18 @@ std::vector<double> ask(const data::TokenStore& rows, const std::vector<int64_t>
                     static_cast<int64_t>(done * static_cast<double>(count)), done);
   }
   comm::sum_over_ranks(world, found);
-  std::vector<bool> is_asked(rows.size());
-  for (const int64_t row : wanted) is_asked[static_cast<size_t>(row)] = true;
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (!is_asked[i / width]) {
-      found[i] = std::numeric_limits<double>::quiet_NaN();
-      continue;
+  for (const int64_t row : wanted) {
+    for (size_t number = 0; number < width; ++number) {
+      const size_t i = width * static_cast<size_t>(row) + number;
+      if (!std::isfinite(found[i])) {
+        throw FormatError(
+            "reference: found a log-probability of {} for {} of row {} of the {}, expected a "
+            "number; look at the row and at the model",
+            found[i], question.numbers[number], row, subject);
+      }
+      table[i] = found[i];
     }
-    if (std::isfinite(found[i])) continue;
-    throw FormatError(
-        "reference: found a log-probability of {} for {} of row {} of the {}, expected a number; "
-        "look at the row and at the model",
-        found[i], question.numbers[i % width], i / width, subject);
   }
-  return found;
 }
 
 void add_rows(const data::TokenStore& rows, Xxh3& hash) {
@@ -114,14 +121,12 @@ void add_rows(const data::TokenStore& rows, Xxh3& hash) {
   }
 }
 
-// Of all that the table depends on: rows, which of them it has, weights, how they are computed.
+// Of all that the table depends on: rows, weights, how they are computed.
 std::string fingerprint_of(const config::RunConfig& config, const Trainee& trainee,
-                           const Datasets& datasets, const std::vector<int64_t>& wanted,
-                           std::optional<double> ld_alpha) {
+                           const Datasets& datasets, std::optional<double> ld_alpha) {
   Xxh3 rows;
   add_rows(datasets.train, rows);
   if (datasets.eval) add_rows(*datasets.eval, rows);
-  if (wanted.size() < datasets.train.size()) rows.update(std::as_bytes(std::span(wanted)));
   config::RunConfig alike;
   alike.model = config.model;
   alike.quantization = config.quantization;
@@ -206,6 +211,41 @@ void write_file_of(const fs::path& path, const std::string& fingerprint,
   fs::rename(unfinished, path);
 }
 
+// What a resumed run has, on every rank; NaN for what is not known. On rank 0 the fingerprint of a
+// table of this run. Collective.
+ReferenceTable known_table(const fs::path& path, const BeforeTraining& before,
+                           const ReferenceQuestion& question, std::string& fingerprint) {
+  const Datasets& datasets = before.datasets;
+  comm::Group& world = *before.trainee.store->mesh().world;
+  const size_t width = question.numbers.size();
+  ReferenceTable table;
+  std::string answer = "no";
+  comm::all_or_nothing(world, "looking for the reference's log-probabilities", [&] {
+    if (world.rank() != 0 || !before.is_kept) return;
+    fingerprint = fingerprint_of(before.config, before.trainee, datasets, question.ld_alpha);
+    if (before.config.train.resume_from_checkpoint.empty()) return;
+    if (auto found = find_table(path, fingerprint, before, width)) {
+      table = std::move(*found);
+      answer = "yes";
+    }
+  });
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  table.train.resize(width * datasets.train.size(), kUnknown);
+  table.eval.resize(width * num_eval_rows(datasets), kUnknown);
+  if (comm::broadcast_string(world, answer) == "yes") {
+    comm::broadcast_numbers(world, table.train);
+    if (datasets.eval) comm::broadcast_numbers(world, table.eval);
+  }
+  return table;
+}
+
+std::vector<int64_t> without_known(std::vector<int64_t> rows, const std::vector<double>& values,
+                                   size_t width) {
+  std::erase_if(
+      rows, [&](int64_t row) { return std::isfinite(values[width * static_cast<size_t>(row)]); });
+  return rows;
+}
+
 }  // namespace
 
 ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuestion& question) {
@@ -214,43 +254,36 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
   const Datasets& datasets = before.datasets;
   comm::Group& world = *before.trainee.store->mesh().world;
   const size_t width = question.numbers.size();
-  ReferenceTable table;
   const fs::path path = fs::path(config.train.output_dir) / kReferenceFile;
-  const std::vector<int64_t> wanted = rows_of_steps(config, datasets.train, world.size());
-  std::string fingerprint, answer = "no";
-  comm::all_or_nothing(world, "looking for the reference's log-probabilities", [&] {
-    if (world.rank() != 0 || !before.is_kept) return;
-    fingerprint = fingerprint_of(config, before.trainee, datasets, wanted, question.ld_alpha);
-    if (config.train.resume_from_checkpoint.empty()) return;
-    if (auto found = find_table(path, fingerprint, before, width)) {
-      table = std::move(*found);
-      answer = "yes";
-    }
-  });
-  if (comm::broadcast_string(world, answer) == "yes") {
-    table.train.resize(width * datasets.train.size());
-    table.eval.resize(width * num_eval_rows(datasets));
-    comm::broadcast_numbers(world, table.train);
-    if (datasets.eval) comm::broadcast_numbers(world, table.eval);
-    return table;
-  }
+  std::string fingerprint;
+  ReferenceTable table = known_table(path, before, question, fingerprint);
 
   const auto start = std::chrono::steady_clock::now();
   const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
-  table.train = ask(datasets.train, wanted, Split::kTrain,
-                    rows.value_or(config.train.per_device_train_batch_size), question, before);
+  const AskedRows train{.rows = datasets.train,
+                        .split = Split::kTrain,
+                        .wanted = without_known(rows_of_steps(config, datasets.train, world.size()),
+                                                table.train, width),
+                        .batch_size = rows.value_or(config.train.per_device_train_batch_size)};
+  ask(train, question, before, table.train);
+  size_t num_asked = train.wanted.size();
   if (datasets.eval) {
-    table.eval = ask(*datasets.eval, all_rows(*datasets.eval), Split::kEval,
-                     rows.value_or(config.train.per_device_eval_batch_size), question, before);
+    const AskedRows eval{.rows = *datasets.eval,
+                         .split = Split::kEval,
+                         .wanted = without_known(all_rows(*datasets.eval), table.eval, width),
+                         .batch_size = rows.value_or(config.train.per_device_eval_batch_size)};
+    ask(eval, question, before, table.eval);
+    num_asked += eval.wanted.size();
   }
+  if (num_asked == 0) return table;
   comm::all_or_nothing(world, "keeping the reference's log-probabilities", [&] {
     if (world.rank() == 0 && before.is_kept) write_file_of(path, fingerprint, table, width);
   });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  before.notes.push_back(fmt::format(
-      "reference: log-probabilities of {} by the model as it starts, in {:.1f} "
-      "s; no second model is kept",
-      counted(wanted.size() + num_eval_rows(datasets), question.noun), seconds.count()));
+  before.notes.push_back(
+      fmt::format("reference: log-probabilities of {} by the model as it starts, in {:.1f} "
+                  "s; no second model is kept",
+                  counted(num_asked, question.noun), seconds.count()));
   return table;
 }
 

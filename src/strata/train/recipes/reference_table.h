@@ -18,8 +18,8 @@ namespace strata::train {
 // safetensors under another name, because loaders take every *.safetensors of a folder for weights.
 inline constexpr const char* kReferenceFile = "reference_log_probs.table";
 
-// [n * rows] each: the n numbers of each row, NaN for those that no step takes; `eval` is empty
-// without an evaluation.
+// [n * rows] each: the n numbers of each row, NaN for those that no step has taken; `eval` is
+// empty without an evaluation.
 struct ReferenceTable {
   std::vector<double> train, eval;
 };

@@ -10,11 +10,13 @@
 #include "strata/base/counted.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/tcp.h"
+#include "strata/config/derived.h"
 #include "strata/config/recipes.h"
 #include "strata/hf/fp8.h"
 #include "strata/hf/int_form.h"
 #include "strata/models/footprint.h"
 #include "strata/train/data_warnings.h"
+#include "strata/train/loop/schedules.h"
 #include "strata/train/setup/base_quantization.h"
 #include "strata/train/setup/load_memory.h"
 #include "strata/train/setup/offload.h"
@@ -175,6 +177,21 @@ void describe_run(const config::RunConfig& config, const Trainee& trainee, const
 }
 
 // Settings that mean another thing here than their names say, or nothing.
+// A warm-up that outlasts the run: of one step, the rate of which is 0, nothing is learnt.
+void describe_warmup(const config::RunConfig& config, Trainer& trainer) {
+  const int64_t steps = trainer.plan().max_steps;
+  const int64_t warmup = config::num_warmup_steps(config.optim, steps);
+  const auto factor = lr_schedule(config.optim, steps);
+  if (warmup < steps || !factor) return;
+  const double last = factor(steps - 1);
+  if (last >= 1) return;  // a schedule without one
+  trainer.say(fmt::format(
+      "warning: warmup_steps: found {} for a run of {}, expected fewer: the learning rate comes to "
+      "{:.3g} of {:.3g} at most{}; lower it",
+      warmup, counted(steps, "step"), last * config.optim.learning_rate, config.optim.learning_rate,
+      last > 0 ? "" : ", so that nothing is learnt"));
+}
+
 void describe_settings(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
   if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
     trainer.say(
@@ -193,6 +210,7 @@ void describe_settings(const config::RunConfig& config, const Trainee& trainee, 
         trainee.store->options().device.is_cuda() ? "the GPU or its offload keeps it"
                                                   : "the host keeps its memory"));
   }
+  describe_warmup(config, trainer);
   const int64_t profiled = config.train.profile_step;
   if (profiled > trainer.plan().max_steps) {
     trainer.say(fmt::format("warning: profile_step: has no effect; the run has {}, found step {}",
