@@ -50,6 +50,17 @@ def size_of(folder):
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
 
 
+@pytest.mark.parametrize("recipe, kind", [("dpo", "preference"), ("kto", "rated")])
+def test_room_for_the_result_is_looked_for_before_the_reference_is_asked(inputs, model, tmp_path, recipe, kind):
+    """That pass may take hours."""
+    flags = base_flags(model, inputs.data(kind), tmp_path / "out", max_steps=4, recipe=recipe)
+    code, text = run_with(flags, FREE_BYTES=1000)
+    assert code == 1 and re.search(r"output_dir: found 0.00 MB free in \S+, expected [\d.]+ MB for the result of [\d.]+ MB; free space", text), text
+    assert not (tmp_path / "out" / "reference_log_probs.table").exists()
+    code, text = run_with(flags, FREE_BYTES=10**9)
+    assert code == 0 and (tmp_path / "out" / "reference_log_probs.table").exists(), text
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_disk_has_room_for_every_save(inputs, model, tmp_path, name):
     more, num_at_once, world = CASES[name]

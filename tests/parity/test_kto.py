@@ -153,7 +153,7 @@ def test_the_plan_counts_the_pass_beside(inputs):
 
 def test_preview_shows_both_documents(inputs, tmp_path):
     said = strata("preview", "kto", "--model_name_or_path", inputs.model("plain"), "--dataset_name", inputs.data("rated"))
-    assert "-- desirable, " in said and "-- undesirable, " in said and "-- another row's answer, for kl, " in said, said
+    assert "-- desirable, " in said and "-- undesirable, " in said and "-- another row's answer, looked at for kl and not trained, " in said, said
     said = strata("preview", "kto", "--model_name_or_path", inputs.model("plain"), "--dataset_name", inputs.data("rated"),
                   "--loss_type", "apo_zero_unpaired")
     assert "-- undesirable, " in said and "another row" not in said, said

@@ -89,7 +89,7 @@ PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tok
     if (kind == data::RowsOf::kPairs) name = number == 1 ? "source" : "target";
     if (kind == data::RowsOf::kRated) {
       const bool is_desirable = row.rating == data::Rating::kDesirable;
-      name = number > 1     ? "another row's answer, for kl"
+      name = number > 1     ? "another row's answer, looked at for kl and not trained"
              : is_desirable ? "desirable"
                             : "undesirable";
     }

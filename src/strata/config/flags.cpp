@@ -125,7 +125,9 @@ class FlagParser {
     const Setting* denied =
         name.starts_with("no_") ? find_setting(table_, name.substr(3)) : nullptr;
     if (denied && is_switch(*denied)) {
-      advice = fmt::format("write --{} false, which it is by default", name.substr(3));
+      // What is translated has the default of another setting.
+      advice = fmt::format("write --{} false{}", name.substr(3),
+                           denied->kind == Kind::kTranslated ? "" : ", which it is by default");
     } else if (table_.data() == settings_table().data()) {
       advice = unknown_advice(name, accepts_, "--");
     } else if (const auto near = closest_setting(table_, name, accepts_)) {

@@ -22,6 +22,8 @@
 #include "strata/hf/model_folder.h"
 #include "strata/train/loop/micro_pass.h"
 #include "strata/train/loop/step_plan.h"
+#include "strata/train/saving/preflight.h"
+#include "strata/train/saving/results.h"
 #include "strata/train/setup/hub_place.h"
 
 namespace strata::train {
@@ -246,6 +248,18 @@ std::vector<int64_t> without_known(std::vector<int64_t> rows, const std::vector<
   return rows;
 }
 
+// What the disk lacks in any case is told before hours go into the reference; what saves need
+// beside the result is known later (saving/run_saver.h).
+void require_room_for_result(const BeforeTraining& before) {
+  comm::Group& world = *before.trainee.store->mesh().world;
+  comm::all_or_nothing(world, "looking for room to save", [&] {
+    if (world.rank() != 0) return;
+    require_disk_space(
+        before.config.train.output_dir,
+        {.result_bytes = result_bytes(before.trainee, result_type(before.config, before.trainee))});
+  });
+}
+
 }  // namespace
 
 ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuestion& question) {
@@ -265,6 +279,7 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
                         .wanted = without_known(rows_of_steps(config, datasets.train, world.size()),
                                                 table.train, width),
                         .batch_size = rows.value_or(config.train.per_device_train_batch_size)};
+  if (before.is_kept && !train.wanted.empty()) require_room_for_result(before);
   ask(train, question, before, table.train);
   size_t num_asked = train.wanted.size();
   if (datasets.eval) {
