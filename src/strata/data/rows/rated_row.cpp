@@ -33,8 +33,7 @@ Rating read_rating(const Row& row) {
   }
   throw FormatError(
       "{}: found {} in \"label\", expected true or false (or 1 or 0); write true where the answer "
-      "is "
-      "desirable, and false where it is not",
+      "is desirable, and false where it is not",
       row.where(),
       label.is_primitive() ? label.dump(-1, ' ', /*ensure_ascii=*/true) : type_of(&label));
 }
