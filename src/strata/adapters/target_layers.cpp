@@ -239,8 +239,7 @@ std::vector<std::string> targeted_linears(const LoraOptions& options,
     if (is_embedding && options.method == Method::kLora) continue;
     throw ConfigError(
         "target_modules: found {} matching \"{}\", expected linear layers{}; name the layers "
-        "inside "
-        "it or use \"all-linear\"",
+        "inside it or use \"all-linear\"",
         described_target(options, targets), path,
         embedding != nullptr ? " and, with LoRA, the embedding" : "");
   }

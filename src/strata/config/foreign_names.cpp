@@ -106,8 +106,6 @@ constexpr ForeignName kNames[] = {
     {"adapter", "use_peft", "lora: use_peft true; qlora: load_in_4bit true, too"},
     {"lora_model_dir", "adapter_name_or_path"},
     {"lora_target_linear", "lora_target_modules", "use lora_target_modules all-linear"},
-    {"kto_desirable_weight", "desirable_weight"},
-    {"kto_undesirable_weight", "undesirable_weight"},
     {"peft_use_dora", "use_dora"},
     {"peft_use_rslora", "use_rslora"},
     {"val_set_size", "splits", kSlices},
