@@ -271,6 +271,9 @@ class CommonRules : Rules {
     if (launch.log_dir.empty() && !launch.tee.empty()) {
       warn_without_effect("tee", "without log_dir all output is shown");
     }
+    if (launch.cpu && !launch.gpu_ids.empty()) {
+      warn_without_effect("gpu_ids", "ranks compute on processors (use_cpu)");
+    }
   }
 };
 
