@@ -33,15 +33,29 @@ void block_product(const BlockProduct& product);
 void pair_product(const BlockProduct& product);
 bool has_pair_product();
 
-// The same in tiles of the processor's matrix unit (Intel's AMX). Requires has_tile_product(), 16
-// or 32 rows and columns and an `inner` of whole kLanesOfTile; element (i, k) of a lies at a[k /
-// kLanesOfTile * a_inner_stride + i * a_row_stride + k % kLanesOfTile]. A tile's product takes as
-// long as 16 of pair_product's instructions do, of which it replaces 256.
+// The same in tiles of the processor's matrix unit (Intel's AMX). Requires has_tile_product(), a
+// TileScope of the thread, 16 or 32 rows and columns and an `inner` of whole kLanesOfTile; element
+// (i, k) of a lies at a[k / kLanesOfTile * a_inner_stride + i * a_row_stride + k % kLanesOfTile]. A
+// tile's product takes as long as 16 of pair_product's instructions do, of which it replaces 256.
 constexpr int64_t kLanesOfTile = 16, kRowsOfTile = 16;
 void tile_product(const BlockProduct& product);
 // Asks the kernel for the unit's registers, and multiplies once to see that they work.
 bool has_tile_product();
 bool tile_product_is_right();
+
+// While it lives its thread's unit knows the size of the tiles, which takes as long to say as a
+// tenth of a product. At its end the registers are empty again: else the kernel would save eight
+// KiB at every change of threads.
+class TileScope {
+ public:
+  explicit TileScope(bool uses_tiles);
+  ~TileScope();
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+
+ private:
+  bool uses_tiles_;
+};
 
 // to [columns, rows] (stride `to_stride`) = transpose of from [rows, columns].
 void transpose_block(const float* from, int64_t from_stride, int64_t rows, int64_t columns,

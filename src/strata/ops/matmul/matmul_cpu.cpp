@@ -290,6 +290,7 @@ void multiply_block(const Task& task, RowBlock& block, const PackedColumns& colu
 // Rows of tiles [begin, end) of c, a block at a time.
 void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
+  const TileScope tiles_of_thread(task.in_unit());
   const LineBuffer packed_rows(kBlockRows * task.range);
   const LineBuffer scratch(task.tile_rows * task.range);
   LineBuffer c;
@@ -353,6 +354,7 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
   const int64_t tiles = rows.whole_rows / task.tile_rows;
   const int64_t width = task.tile_columns;
   const int64_t ranges = (rows.last - rows.first + task.range - 1) / task.range;
+  const TileScope tiles_of_thread(task.in_unit());
   const LineBuffer data(width * task.range), scratch(width * task.range);
   LineBuffer sums;
   if (is_rounded) sums = LineBuffer(m.rows * width);

@@ -79,24 +79,34 @@ STRATA_INLINE void multiply_tiles(const BlockProduct& p) {
 }  // namespace
 
 void tile_product(const BlockProduct& p) {
-  static constexpr Configuration kConfiguration;
   // gcc's loads of tiles do not say that they read memory.
   asm volatile("" : : : "memory");
-  // A thread's own; without it at the end the kernel would save eight KiB at every change of
-  // threads.
-  _tile_loadconfig(&kConfiguration);
   if (p.rows > kRowsOfTile) {
     p.columns > kColumnsOfTile ? multiply_tiles<2, 2>(p) : multiply_tiles<2, 1>(p);
   } else {
     p.columns > kColumnsOfTile ? multiply_tiles<1, 2>(p) : multiply_tiles<1, 1>(p);
   }
-  _tile_release();
 }
+
+// Constructors do not get the target of the pragma.
+static void configure_tiles() {
+  static constexpr Configuration kConfiguration;
+  _tile_loadconfig(&kConfiguration);
+}
+static void release_tiles() { _tile_release(); }
 
 }  // namespace strata::ops::cpu
 #pragma GCC pop_options
 
 namespace strata::ops::cpu {
+
+TileScope::TileScope(bool uses_tiles) : uses_tiles_(uses_tiles) {
+  if (uses_tiles_) configure_tiles();
+}
+TileScope::~TileScope() {
+  if (uses_tiles_) release_tiles();
+}
+
 namespace {
 
 // Linux gives a process the tile registers when it asks for them
@@ -119,6 +129,7 @@ float pair_of(int first, int second) {
 }  // namespace
 
 bool tile_product_is_right() {
+  const TileScope tiles(/*uses_tiles=*/true);
   float a[kSize * kSize], b[kSize * kSize], c[kSize * kSize];
   for (int i = 0; i < kSize; ++i) {
     for (int pair = 0; pair < kSize; ++pair) {
@@ -167,6 +178,9 @@ bool tile_product_is_right() { return false; }
 void tile_product(const BlockProduct&) {
   throw InternalError("tile_product: found a processor without it; report this as a bug");
 }
+
+TileScope::TileScope(bool uses_tiles) : uses_tiles_(uses_tiles) {}
+TileScope::~TileScope() = default;
 
 }  // namespace strata::ops::cpu
 
