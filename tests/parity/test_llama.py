@@ -377,7 +377,7 @@ def compare(tensors, model, loss, logits, limit):
     for name, gradient in gradients:
         pair = tensors["grad:" + name], gradient
         together[re.sub(r"\bexperts\.\d+\.", "experts.*.", name)].append(pair)
-        errors[f"a tenth of {name}"] = relative_error(*pair) / 10
+        errors[f"a third of {name}"] = relative_error(*pair) / 3
     for name, pairs in together.items():
         errors[name] = relative_error(*(torch.cat([tensor.flatten() for tensor in side]) for side in zip(*pairs)))
     worst = max(errors, key=errors.get)
