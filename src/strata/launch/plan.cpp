@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <set>
 #include <string_view>
 #include <thread>
 
 #include "strata/base/error.h"
+#include "strata/config/device_ids.h"
 #include "strata/launch/address.h"
 #include "strata/launch/rendezvous_conf.h"
 
@@ -25,13 +25,6 @@ int count_cores() {
   return std::max<int>(std::thread::hardware_concurrency(), 1);
 }
 
-// Devices are numbered, or named as the driver names them (GPU-8932f937-...).
-bool names_device(std::string_view id) {
-  const bool is_number =
-      !id.empty() && std::ranges::all_of(id, [](char c) { return c >= '0' && c <= '9'; });
-  return is_number || id.starts_with("GPU-") || id.starts_with("MIG-");
-}
-
 std::string_view without_spaces_around(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
   while (text.ends_with(' ')) text.remove_suffix(1);
@@ -43,7 +36,7 @@ int count_listed(std::string_view ids) {
   int count = 0;
   while (!ids.empty()) {
     const size_t comma = std::min(ids.find(','), ids.size());
-    if (!names_device(without_spaces_around(ids.substr(0, comma)))) break;
+    if (!config::names_device(without_spaces_around(ids.substr(0, comma)))) break;
     ++count;
     ids.remove_prefix(std::min(comma + 1, ids.size()));
   }
@@ -83,21 +76,7 @@ int port_number(const config::LaunchConfig& config, const std::optional<Reserved
 
 void check_devices(const config::LaunchConfig& config, int local_world_size) {
   if (config.gpu_ids.empty()) return;
-  std::set<std::string_view> seen;
-  for (std::string_view rest = config.gpu_ids; !rest.empty();) {
-    const size_t comma = std::min(rest.find(','), rest.size());
-    const std::string_view id = rest.substr(0, comma);
-    if (!names_device(id)) {
-      throw ConfigError("gpu_ids: found \"{}\" in \"{}\", expected numbers of devices, as 0,1", id,
-                        config.gpu_ids);
-    }
-    if (!seen.insert(id).second) {
-      throw ConfigError("gpu_ids: found {} twice in \"{}\", expected every device once", id,
-                        config.gpu_ids);
-    }
-    rest.remove_prefix(std::min(comma + 1, rest.size()));
-  }
-  const int devices = static_cast<int>(seen.size());
+  const int devices = config::count_device_ids(config.gpu_ids, "gpu_ids");
   if (!config.cpu && devices < local_world_size) {
     throw ConfigError(
         "gpu_ids: found {} devices for {} ranks of this machine, expected one each; lower "

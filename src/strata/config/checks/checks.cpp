@@ -17,6 +17,7 @@
 #include "strata/config/checks/rules.h"
 #include "strata/config/checks/saving_checks.h"
 #include "strata/config/checks/sharding_checks.h"
+#include "strata/config/device_ids.h"
 #include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
 
@@ -271,6 +272,7 @@ class CommonRules : Rules {
     if (launch.log_dir.empty() && !launch.tee.empty()) {
       warn_without_effect("tee", "without log_dir all output is shown");
     }
+    count_device_ids(launch.gpu_ids, source("gpu_ids"));
     if (launch.cpu && !launch.gpu_ids.empty()) {
       warn_without_effect("gpu_ids", "ranks compute on processors (use_cpu)");
     }
