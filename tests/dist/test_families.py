@@ -1,5 +1,6 @@
 # Oracle: the run on one rank, unsharded, without recomputation.
 import json
+import re
 import shutil
 
 import pytest
@@ -37,6 +38,24 @@ def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, setting
     assert expected[0] - expected[-1] > 0.01
     found = losses(mode, 3, 2, activation_checkpointing=mode)
     assert max(abs(a - b) for a, b in zip(found, expected)) < 1e-5
+
+
+@pytest.mark.parametrize("flags", [dict(load_in_4bit=True), dict(load_in_8bit=True, fsdp_cpu_ram_efficient_loading=True),
+                                   dict(load_in_4bit=True, bnb_4bit_use_double_quant=True, fsdp_offload_params=True)],
+                         ids=["nf4", "int8_sent", "double_offloaded"])
+@pytest.mark.parametrize("family", ["gemma4_experts", "granitemoehybrid", "llama4_text", "gpt_oss", "lfm2_moe", "nemotron_h"])
+def test_ranks_quantise_experts_as_one_does(inputs, tmp_path, family, flags):
+    """Each matrix of a parameter of all experts by itself; parts of them lie on both sides of a border between ranks."""
+    def run(name, world, rows, **more):
+        return run_strata(base_flags(inputs.model(family), inputs.data("messages", train=96), tmp_path / name,
+                                     **{**LORA, "lora_target_modules": ["q_proj", "v_proj"], "learning_rate": 1e-2, "max_steps": 3,
+                                     "per_device_train_batch_size": rows, **flags, **more}), world)
+
+    one = run("one", 1, 6, sharding_strategy="NO_SHARD")
+    without = run("without", 1, 6, sharding_strategy="NO_SHARD", max_steps=1, llm_int8_skip_modules=["lm_head", "experts"])
+    matrices = [int(re.search(r"quantised base: (\d+) matrices", r.text)[1]) for r in (one, without)]
+    assert matrices[0] > matrices[1]
+    assert run("several", 3, 2).losses == pytest.approx(one.losses, abs=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"])

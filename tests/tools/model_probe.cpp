@@ -313,13 +313,11 @@ void initialize_branches(const adapters::LoraAdapter& adapter, uint64_t seed, mo
   base.read = [&](const nn::Parameter& p) {
     const at::Tensor& value = store.values.at(const_cast<nn::Parameter*>(&p));
     if (!p.quantization()) return value.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-    return ops::quant::dequantize({p.quantization()->format, p.shape()[0], p.shape()[1], value},
-                                  at::kFloat);
+    return p.decoded(value, at::kFloat);
   };
   base.write = [&](nn::Parameter& p, const at::Tensor& value) {
     at::Tensor& to = store.values.at(&p);
-    to = p.quantization() ? ops::quant::quantize(value.contiguous(), p.quantization()->format).bytes
-                          : value.to(to.scalar_type());
+    to = p.quantization() ? p.encoded(value) : value.to(to.scalar_type());
   };
   base.share = [](at::Tensor&, int) {};
   adapters::initialize_from_base(adapter, seed, place, base, /*only_base=*/false);
@@ -335,9 +333,8 @@ void fill_values(models::Model& model, adapters::LoraAdapter* adapter, const Jso
     const auto source = sources.find(p->name());
     if (source == sources.end()) continue;
     const at::Tensor value = read_tensor(folder, source->second);
-    store.values[p] = p->quantization()
-                          ? ops::quant::quantize(value, p->quantization()->format).bytes
-                          : value.to(p->keeps_type() ? p->storage_type() : compute);
+    store.values[p] = p->quantization() ? p->encoded(value)
+                                        : value.to(p->keeps_type() ? p->storage_type() : compute);
   }
   if (adapter == nullptr) return;
   const ReadPlain read_plain = [&](const nn::Parameter& p) {
@@ -389,7 +386,7 @@ void run_probe(const Json& request, const std::string& output) {
     adapter = adapters::attach_lora(*model, options);
   }
   if (request.contains("quantization")) {
-    models::quantize_linears(*model, quantization_options(request.at("quantization")));
+    models::quantize_base(*model, quantization_options(request.at("quantization")));
   }
   if (adapter) adapter->settle_fixed_tensors(device_under_test());
   Store store;

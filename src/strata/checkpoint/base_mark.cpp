@@ -61,10 +61,10 @@ std::string describe_plain(const hf::ModelFolder& folder, const models::SkipModu
 
 // "nf4 of the weights as stored, blocks of 64".
 std::string describe_codes(const hf::ModelFolder& folder, const CodesOnTheWay& quantized) {
-  const auto& [quantization, skip_modules] = quantized.quantization;
-  std::string text = ops::quant::describe(quantization.format);
+  const models::QuantizationOptions& options = quantized.quantization;
+  std::string text = ops::quant::describe(options.quantization.format);
   text.insert(text.find(','), std::string(kWeights) + origin(folder, quantized));
-  return text + describe_plain(folder, skip_modules);
+  return text + describe_plain(folder, options.skip_modules);
 }
 
 // How codes lie in a folder.

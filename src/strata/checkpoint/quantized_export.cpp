@@ -176,7 +176,9 @@ std::map<std::string, std::vector<int64_t>> chosen_weights(
   const auto model = model_of(state, base);
   for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
   models::require_skip_modules(*model, options.skip_modules);
-  models::quantize_linears(*model, options);
+  models::QuantizationOptions of_layers = options;
+  of_layers.takes_experts = false;
+  models::quantize_base(*model, of_layers);
   std::map<std::string, std::vector<int64_t>> chosen;
   for (const nn::Parameter* parameter : model->parameters()) {
     if (parameter->quantization()) chosen[parameter->name()] = parameter->shape();

@@ -28,7 +28,7 @@ struct QuantizedExportOptions {
 // largest tensor, as it is (in the file's pages, where it is mapped), and some of its codes.
 // Errors: ConfigError for a state that is no whole model or is quantised already, for codes of a
 // weight that are no whole number of elements of quant_storage, and those of
-// models::quantize_linears(); FormatError, IoError.
+// models::quantize_base(); FormatError, IoError.
 std::vector<std::string> convert_quantized(SavedState& state, const std::filesystem::path& out,
                                            const QuantizedExportOptions& options);
 

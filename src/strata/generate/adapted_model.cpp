@@ -66,7 +66,7 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
   model_ = models::create_model(config_, {.storage = base.storage_type});
   model_->follow_tie(base.folder);
   adapter_ = adapters::attach_lora(*model_, options);
-  if (base.quantization) models::quantize_linears(*model_, *base.quantization);
+  if (base.quantization) models::quantize_base(*model_, *base.quantization);
   if (base.keeps_mxfp4) models::keep_mxfp4(*model_, config_, base.storage_type);
   models::mark_new_rows(*model_, num_old_rows);
   if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);
@@ -98,9 +98,7 @@ void AdaptedModel::change_base(uint64_t seed) {
   const at::NoGradGuard no_grad;
   const adapters::Place write = [&](nn::Parameter& parameter, const at::Tensor& value) {
     if (parameter.quantization()) {
-      const auto& format = parameter.quantization()->format;
-      parameter.attach_value(
-          ops::quant::quantize(value.cpu().contiguous(), format).bytes.to(device_));
+      parameter.attach_value(parameter.encoded(value.cpu()).to(device_));
     } else {
       parameter.attach_value(value.to(device_, compute_type_).contiguous());
     }

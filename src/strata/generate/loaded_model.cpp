@@ -206,7 +206,7 @@ void LoadedModel::load_base(const hf::ModelFolder& folder) {
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
   model_->follow_tie(folder);
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
-  if (quantization_) models::quantize_linears(*model_, *quantization_);
+  if (quantization_) models::quantize_base(*model_, *quantization_);
   if (keeps_mxfp4_) models::keep_mxfp4(*model_, folder.config(), storage_type_);
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {

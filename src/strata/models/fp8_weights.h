@@ -25,7 +25,7 @@ Fp8Tiles parse_fp8_tiles(const std::string& text);
 
 // Marks the frozen ones among weights of linear layers, so that they rest, travel and are gathered
 // as they are in the file, and are decoded for each product, to values that were `type` on the way.
-// Vocabularies, weights that train or that two modules use stay plain. Call when quantize_linears()
+// Vocabularies, weights that train or that two modules use stay plain. Call when quantize_base()
 // would be called.
 void keep_fp8(Model& model, const Fp8Tiles& tiles, at::ScalarType type);
 

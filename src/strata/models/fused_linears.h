@@ -18,6 +18,8 @@ class HasFusedLinears {
   virtual std::vector<std::vector<nn::Linear*>> fused_linears() = 0;
   // The matrices of all experts that may have a branch together, in the reference's order.
   virtual std::vector<nn::ExpertParameter*> expert_parameters() { return {}; }
+  // Layers of experts that the reference's names do not reach, which Block::linears() has not.
+  virtual std::vector<nn::Linear*> nameless_experts() { return {}; }
   // Layers to which PEFT gives no low-rank branch in the model's family, and raises an error.
   virtual std::vector<nn::Linear*> untargeted_linears() { return {}; }
 };

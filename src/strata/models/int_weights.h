@@ -30,7 +30,7 @@ IntFormats parse_int_formats(const std::string& text);
 
 // Marks the frozen ones among weights of linear layers (kept_weights.h), so that they rest, travel
 // and are gathered as codes of 4 or 8 bits, and are decoded for each product, to values that were
-// `type` on the way. Call when quantize_linears() would be called. Returns how many of `formats`
+// `type` on the way. Call when quantize_base() would be called. Returns how many of `formats`
 // are decoded while they are read.
 int keep_ints(Model& model, const IntFormats& formats, at::ScalarType type);
 

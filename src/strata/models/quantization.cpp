@@ -2,8 +2,10 @@
 #include "strata/models/quantization.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
+#include <string>
 
 #include <fmt/ranges.h>
 
@@ -11,6 +13,7 @@
 #include "strata/hf/bitsandbytes.h"
 #include "strata/hf/model_folder.h"
 #include "strata/hf/mxfp4.h"
+#include "strata/models/fused_linears.h"
 #include "strata/models/registry.h"
 #include "strata/models/skipped_modules.h"
 #include "strata/nn/linear.h"
@@ -94,7 +97,7 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
         "quantisation",
         method, format.empty() ? "" : fmt::format(" (format \"{}\")", format));
   }
-  QuantizationOptions options;
+  QuantizationOptions options{.takes_experts = false};
   if (in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
     constexpr const char* kThreshold = "llm_int8_threshold";
@@ -132,13 +135,35 @@ static void require_rows_of_outputs(const nn::Linear& layer) {
       layer.weight().name());
 }
 
-int quantize_linears(Model& model, const QuantizationOptions& options) {
+// Parameters of all experts, by their names, and layers of experts that have none.
+static std::map<std::string, nn::Parameter*> weights_of_experts(Model& model) {
+  std::map<std::string, nn::Parameter*> weights;
+  for (Block* block : model.blocks()) {
+    auto* fused = dynamic_cast<HasFusedLinears*>(block);
+    if (fused == nullptr) continue;
+    for (const nn::ExpertParameter* matrices : fused->expert_parameters()) {
+      for (nn::Parameter* weight : matrices->weights) weights[weight->name()] = weight;
+    }
+    for (const nn::Linear* layer : fused->nameless_experts()) {
+      weights[layer->path()] = &layer->weight();
+    }
+  }
+  return weights;
+}
+
+int quantize_base(Model& model, const QuantizationOptions& options) {
   const SkippedModules skipped(options.skip_modules);
   int count = 0;
   for (const nn::Linear* layer : quantizable_linears(model)) {
     if (skipped.contains(layer->path()) || layer->weight().requires_grad()) continue;
     require_rows_of_outputs(*layer);
     layer->weight().set_quantization(options.quantization);
+    ++count;
+  }
+  for (const auto& [path, weight] : weights_of_experts(model)) {
+    const bool is_plain = !options.takes_experts || skipped.contains(path);
+    if (is_plain || weight->requires_grad() || weight->quantization()) continue;
+    weight->set_quantization(options.quantization);
     ++count;
   }
   if (count == 0) {

@@ -16,6 +16,8 @@ namespace strata::models {
 struct QuantizationOptions {
   nn::Quantization quantization;
   SkipModules skip_modules;
+  // Experts that are no layers in the reference, too. Files of bitsandbytes hold them plain.
+  bool takes_experts = true;
 };
 
 // What "quantization_config" of config.json says; nothing when there is none. ConfigError for a
@@ -30,8 +32,8 @@ std::optional<at::ScalarType> compute_type_of(const std::string& name);
 bool is_in_mxfp4(const Json& model_config, const nn::Parameter& parameter);
 
 // Marks such weights where they are frozen, so that they rest as they are in the file and are
-// decoded for each product, to values that were `type` on the way. Call when quantize_linears()
-// would be called.
+// decoded for each product, to values that were `type` on the way. Call when quantize_base() would
+// be called.
 void keep_mxfp4(Model& model, const Json& model_config, at::ScalarType type);
 
 // The layers that `skip_modules` leaves plain in the model of a folder, under names that
@@ -40,10 +42,10 @@ void keep_mxfp4(Model& model, const Json& model_config, at::ScalarType type);
 std::optional<std::vector<std::string>> plain_layers(const hf::ModelFolder& folder,
                                                      const SkipModules& skip_modules);
 
-// Marks the frozen weights of linear layers. Tied weights, weights that train and skipped modules
-// stay as they are. Call after attaching adapters, before check_weights() and giving out memory.
-// Returns the number of layers; none is a ConfigError.
-int quantize_linears(Model& model, const QuantizationOptions& options);
+// Marks the frozen weights of linear layers and experts. Tied weights, weights that train, that are
+// codes already, and skipped modules stay as they are. Call after attaching adapters, before
+// check_weights() and giving out memory. Returns the number of weights; none is a ConfigError.
+int quantize_base(Model& model, const QuantizationOptions& options);
 
 // ConfigError for an entry of llm_int8_skip_modules that means none of the model's modules, or is
 // no expression.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "strata/models/reward_head.h"
 
@@ -16,6 +17,13 @@ SkippedModules::SkippedModules(const SkipModules& entries, const std::string& se
 }
 
 bool SkippedModules::contains(const std::string& path) const {
+  constexpr std::string_view kModule = ".experts";  // which has no layers in the reference
+  const size_t module = path.find(std::string(kModule) + ".");
+  const bool is_expert = module != std::string::npos;
+  return is_named(path) || (is_expert && is_named(path.substr(0, module + kModule.size())));
+}
+
+bool SkippedModules::is_named(const std::string& path) const {
   for (size_t i = 0; i < entries_.size(); ++i) {
     if (path.ends_with(entries_[i]) || patterns_[i]->matches(path)) return true;
   }

@@ -24,10 +24,13 @@ class SkippedModules {
   explicit SkippedModules(const SkipModules& entries,
                           const std::string& setting = "llm_int8_skip_modules");
 
-  // By a plain ending, or by an expression for the path up to a border between modules.
+  // By a plain ending, or by an expression for the path up to a border between modules. `path`: of
+  // a layer, or of a parameter of all experts. What means the module of experts means all in it.
   bool contains(const std::string& path) const;
 
  private:
+  bool is_named(const std::string& path) const;
+
   std::vector<std::string> entries_;
   std::vector<std::unique_ptr<hf::ModulePattern>> patterns_;
 };

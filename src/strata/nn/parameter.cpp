@@ -25,22 +25,31 @@ std::vector<int64_t> Parameter::shape_in_base() const {
   return shape;
 }
 
+bool Parameter::is_in_mxfp4() const {
+  return quantization_.value().format == ops::quant::kMxfp4Format;
+}
+
 void Parameter::set_quantization(const Quantization& quantization) {
-  const bool in_mxfp4 = quantization.format == ops::quant::kMxfp4Format;
-  const bool is_possible = in_mxfp4 ? shape_.size() == 3 && shape_[1] % ops::quant::kMxfp4Block == 0
-                                    : shape_.size() == 2;
+  const ops::quant::Format& format = quantization.format;
+  const bool in_mxfp4 = format == ops::quant::kMxfp4Format;
+  const bool of_experts = shape_.size() == 3;
+  const bool is_possible = in_mxfp4     ? of_experts && shape_[1] % ops::quant::kMxfp4Block == 0
+                           : of_experts ? ops::quant::is_of_bitsandbytes(format)
+                                        : shape_.size() == 2;
   if (!is_possible || requires_grad_ || is_transposed_) {
     throw InternalError("parameter \"{}\": found it quantised as {}, expected a frozen matrix [{}]",
-                        name_, ops::quant::describe(quantization.format),
+                        name_, ops::quant::describe(format),
                         in_mxfp4 ? "experts, in, out" : "out, in");
   }
   quantization_ = quantization;
   plain_storage_ = storage_;
   storage_ = at::kByte;
   keeps_type_ = false;  // codes of the weights that keep theirs are codes as all others
-  stored_numel_ =
-      in_mxfp4 ? shape_[0] * ops::quant::stored_bytes(quantization.format, shape_[2], shape_[1])
-               : ops::quant::stored_bytes(quantization.format, shape_[0], shape_[1]);
+  stored_numel_ = in_mxfp4 ? ops::quant::stored_bytes(format, shape_[2], shape_[1])
+                           : ops::quant::stored_bytes(format, matrix_rows(), matrix_columns());
+  if (!of_experts) return;
+  constexpr int64_t kVector = 16;  // each expert's begin where vectors may
+  stored_numel_ = shape_[0] * ((stored_numel_ + kVector - 1) / kVector * kVector);
 }
 
 const at::Tensor& Parameter::value() const {
@@ -53,8 +62,18 @@ const at::Tensor& Parameter::value() const {
   return gathered();
 }
 
-ops::quant::QuantizedMatrix Parameter::quantized_value() const {
-  return {quantization_.value().format, shape_[0], shape_[1], gathered(), plain_storage_};
+ops::quant::QuantizedMatrix Parameter::quantized_value(int64_t expert) const {
+  return matrix_of(gathered(), expert);
+}
+
+ops::quant::QuantizedMatrix Parameter::matrix_of(const at::Tensor& bytes, int64_t expert) const {
+  const ops::quant::Format& format = quantization_.value().format;
+  int64_t rows = matrix_rows(), columns = matrix_columns();
+  if (is_in_mxfp4()) std::swap(rows, columns);
+  if (shape_.size() == 2) return {format, rows, columns, bytes, plain_storage_};
+  const int64_t own_bytes = ops::quant::stored_bytes(format, rows, columns);
+  return {format, rows, columns, bytes.narrow(0, expert * matrix_bytes(), own_bytes),
+          plain_storage_};
 }
 
 const at::Tensor& Parameter::quantized_bytes() const {
@@ -67,14 +86,23 @@ at::Tensor Parameter::dense_value(at::ScalarType type) const {
 }
 
 at::Tensor Parameter::decoded(const at::Tensor& bytes, at::ScalarType type) const {
-  const ops::quant::Format& format = quantization_.value().format;
-  if (format.kind != ops::quant::Kind::kMxfp4) {
-    return ops::quant::dequantize({format, shape_[0], shape_[1], bytes, plain_storage_}, type);
-  }
-  const bool is_direct = type != at::kHalf || is_for_cuda(bytes);
+  if (shape_.size() == 2) return ops::quant::dequantize(matrix_of(bytes, 0), type);
+  const bool is_direct = type != at::kHalf || is_for_cuda(bytes) || !is_in_mxfp4();
   const at::Tensor all = at::empty(shape_, bytes.options().dtype(is_direct ? type : at::kFloat));
   for (int64_t e = 0; e < shape_[0]; ++e) decode_matrix(bytes, e, all.select(0, e));
   return all.to(type);
+}
+
+at::Tensor Parameter::encoded(const at::Tensor& values) const {
+  const ops::quant::Format& format = quantization_.value().format;
+  const at::Tensor dense = values.contiguous();
+  if (shape_.size() == 2) return ops::quant::quantize(dense, format).bytes;
+  const at::Tensor all = at::zeros({stored_numel_}, dense.options().dtype(at::kByte));
+  for (int64_t e = 0; e < shape_[0]; ++e) {
+    const at::Tensor bytes = ops::quant::quantize(dense.select(0, e), format).bytes;
+    all.narrow(0, e * matrix_bytes(), bytes.numel()).copy_(bytes);
+  }
+  return all;
 }
 
 void Parameter::decode_matrix_into(const at::Tensor& out, int64_t expert) const {
@@ -83,10 +111,12 @@ void Parameter::decode_matrix_into(const at::Tensor& out, int64_t expert) const 
 
 void Parameter::decode_matrix(const at::Tensor& bytes, int64_t expert,
                               const at::Tensor& out) const {
-  const int64_t of_one = stored_numel_ / shape_[0];
-  const ops::quant::QuantizedMatrix transposed{quantization_.value().format, shape_[2], shape_[1],
-                                               bytes.narrow(0, expert * of_one, of_one)};
-  ops::quant::decode_mxfp4_into(out, transposed, /*through_half=*/plain_storage_ == at::kHalf);
+  const ops::quant::QuantizedMatrix matrix = matrix_of(bytes, expert);
+  if (is_in_mxfp4()) {
+    ops::quant::decode_mxfp4_into(out, matrix, /*through_half=*/plain_storage_ == at::kHalf);
+  } else {
+    out.copy_(ops::quant::dequantize(matrix, out.scalar_type()));
+  }
 }
 
 const at::Tensor& Parameter::gathered() const {

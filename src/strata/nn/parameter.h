@@ -24,7 +24,7 @@ struct GradTarget {
 // Where there is a gradient (+)= a^T b, with a [tokens, rows], b [tokens, columns].
 void write_grad_product(const GradTarget& target, const at::Tensor& a, const at::Tensor& b);
 
-// A frozen matrix, in MXFP4 the matrices [in, out] of several experts, that rests, travels and is
+// A frozen matrix, or the matrices of several experts, each by itself, that rests, travels and is
 // gathered as codes.
 struct Quantization {
   ops::quant::Format format;
@@ -63,8 +63,8 @@ class Parameter {
   void set_num_new_rows(int64_t count) { num_new_rows_ = count; }
   // What a file of the base holds: shape() without those rows.
   std::vector<int64_t> shape_in_base() const;
-  // Makes storage_type() bytes. Requires: a matrix, or matrices [experts, in, out] in MXFP4; before
-  // memory is given out.
+  // Makes storage_type() bytes. Requires: a matrix, or matrices [experts, rows, columns] in MXFP4
+  // or a format of bitsandbytes; before memory is given out.
   void set_quantization(const Quantization& quantization);
   const std::optional<Quantization>& quantization() const { return quantization_; }
   // Whether it is the table of an embedding, for which 8-bit optimizers keep 32 bits. A tied output
@@ -90,9 +90,9 @@ class Parameter {
 
   // The whole tensor, of shape(), in the compute type. InternalError for a quantised one.
   const at::Tensor& value() const;
-  // The codes of a quantised one.
-  ops::quant::QuantizedMatrix quantized_value() const;
-  // One of several matrices in MXFP4 into `out` [in, out].
+  // The codes of a quantised matrix; of several that of one expert, in MXFP4 transposed.
+  ops::quant::QuantizedMatrix quantized_value(int64_t expert = 0) const;
+  // The matrix of an expert in MXFP4 into `out` [rows, columns].
   void decode_matrix_into(const at::Tensor& out, int64_t expert) const;
   // All bytes of a quantised one, as they are gathered.
   const at::Tensor& quantized_bytes() const;
@@ -100,6 +100,14 @@ class Parameter {
   at::Tensor dense_value(at::ScalarType type) const;
   // What bytes of a quantised one stand for, in `type`, of shape().
   at::Tensor decoded(const at::Tensor& bytes, at::ScalarType type) const;
+  // The bytes that stand for `values`, fp32 of shape() on the CPU, in a format of bitsandbytes.
+  at::Tensor encoded(const at::Tensor& values) const;
+  // Matrices that are quantised each by itself, [matrix_rows(), matrix_columns()], whose bytes lie
+  // matrix_bytes() from each other. Requires: quantised.
+  int64_t num_matrices() const { return shape_.size() == 3 ? shape_[0] : 1; }
+  int64_t matrix_rows() const { return shape_[shape_.size() - 2]; }
+  int64_t matrix_columns() const { return shape_.back(); }
+  int64_t matrix_bytes() const { return stored_numel_ / num_matrices(); }
   bool is_gathered() const { return value_.defined(); }
 
   // Where to write this use's gradient (shape()). The first call after attach_grad(overwrite=true)
@@ -133,6 +141,8 @@ class Parameter {
   bool keeps_type_ = false;
   bool is_buffer_ = false;
   const at::Tensor& gathered() const;
+  bool is_in_mxfp4() const;
+  ops::quant::QuantizedMatrix matrix_of(const at::Tensor& bytes, int64_t expert) const;
   void decode_matrix(const at::Tensor& bytes, int64_t expert, const at::Tensor& out) const;
 
   at::Tensor value_;  // shape(), or the flat codes

@@ -279,10 +279,7 @@ void place_elements(UnitStore& store, const nn::Parameter& parameter, int64_t be
 }
 
 void place_tensor(UnitStore& store, const nn::Parameter& parameter, const at::Tensor& values) {
-  const at::Tensor whole =
-      parameter.quantization()
-          ? ops::quant::quantize(values.contiguous(), parameter.quantization()->format).bytes
-          : values;
+  const at::Tensor whole = parameter.quantization() ? parameter.encoded(values) : values;
   place_elements(store, parameter, /*begin=*/0, whole.reshape({-1}));
 }
 

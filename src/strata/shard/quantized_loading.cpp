@@ -305,8 +305,29 @@ class PlainRanges {
   size_t element_ = 1;
 };
 
-// The tensor of the file, quantised into `to`, host memory for all its bytes. Range by range, whose
-// pages are given back.
+// One of the tensor's matrices, quantised into `to`. Range by range, whose pages are given back.
+void quantize_matrix(const PlainRanges& ranges, const nn::Parameter& parameter, at::ScalarType type,
+                     int64_t matrix, const at::Tensor& to) {
+  const ops::quant::Format& format = parameter.quantization()->format;
+  const int64_t rows = parameter.matrix_rows(), columns = parameter.matrix_columns();
+  const int64_t used = ops::quant::stored_bytes(format, rows, columns);
+  to.narrow(0, used, to.numel() - used).zero_();  // up to where the next one may begin
+  ops::quant::RangeQuantizer quantizer(format, rows, columns, to.narrow(0, 0, used));
+  auto* codes = to.mutable_data_ptr<uint8_t>();
+  const int64_t numel = rows * columns, first = matrix * numel;
+  for (int64_t begin = 0; begin < numel; begin += quantizer.at_once()) {
+    const int64_t count = std::min(quantizer.at_once(), numel - begin);
+    at::Tensor values = ranges.take(first + begin, count);
+    if (rounds_before_quantizing(ranges.type(), type)) values = values.to(type);
+    uint8_t* place = codes + quantizer.code_offset(begin);
+    take_pages({place, static_cast<size_t>(quantizer.code_offset(count))});
+    quantizer.quantize(values, begin, place);
+    ranges.give_back(first + begin, count);
+  }
+  quantizer.finish();
+}
+
+// The tensor of the file, quantised into `to`, host memory for all its bytes.
 void quantize_from(const hf::ModelFolder& folder, const std::string& name,
                    const nn::Parameter& parameter, at::ScalarType type, const at::Tensor& to) {
   if (hf::announces_codes(folder.config())) {
@@ -316,20 +337,11 @@ void quantize_from(const hf::ModelFolder& folder, const std::string& name,
         folder.path().string(), name);
   }
   const PlainRanges ranges(folder, name);
-  ops::quant::RangeQuantizer quantizer(parameter.quantization()->format, parameter.shape()[0],
-                                       parameter.shape()[1], to);
-  auto* codes = to.mutable_data_ptr<uint8_t>();
-  for (int64_t begin = 0; begin < parameter.numel(); begin += quantizer.at_once()) {
-    const int64_t count = std::min(quantizer.at_once(), parameter.numel() - begin);
-    at::Tensor values = ranges.take(begin, count);
-    if (rounds_before_quantizing(ranges.type(), type)) values = values.to(type);
-    uint8_t* place = codes + quantizer.code_offset(begin);
-    take_pages({place, static_cast<size_t>(quantizer.code_offset(count))});
-    quantizer.quantize(values, begin, place);
-    ranges.give_back(begin, count);
+  for (int64_t i = 0; i < parameter.num_matrices(); ++i) {
+    quantize_matrix(ranges, parameter, type, i,
+                    to.narrow(0, i * parameter.matrix_bytes(), parameter.matrix_bytes()));
   }
   ranges.give_back_all();
-  quantizer.finish();
 }
 
 at::Tensor bytes_for(const nn::Parameter& parameter) {

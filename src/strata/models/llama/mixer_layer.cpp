@@ -56,6 +56,11 @@ std::vector<nn::ExpertParameter*> MixerLayer::expert_parameters() {
   return feed_forward_->expert_parameters();
 }
 
+std::vector<nn::Linear*> MixerLayer::nameless_experts() {
+  if (mlp_) return {};
+  return feed_forward_->nameless_experts();
+}
+
 void MixerLayer::append_mlp(std::vector<nn::Parameter*>& list) {
   if (mlp_) {
     mlp_->append_parameters(list);

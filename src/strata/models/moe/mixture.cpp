@@ -91,6 +91,13 @@ std::vector<std::vector<nn::Linear*>> Mixture::fused_linears() {
   return {{&router_}, gates_and_ups, downs};
 }
 
+std::vector<nn::Linear*> Mixture::nameless_experts() {
+  std::vector<nn::Linear*> list;
+  if (!is_no_target_) return list;
+  for (nn::Linear& layer : layers_) list.push_back(&layer);
+  return list;
+}
+
 // The reference's fused parameters hold gate and up of all experts, then down of all.
 void Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
   if (router_comes_first_) router_.append_parameters(list);

@@ -21,6 +21,7 @@ class Mixture final : public FeedForward {
 
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
+  std::vector<nn::Linear*> nameless_experts() override;
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;

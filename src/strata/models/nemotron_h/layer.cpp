@@ -24,6 +24,11 @@ std::vector<std::vector<nn::Linear*>> NemotronLayer::fused_linears() {
   return feed_forward_->fused_linears();
 }
 
+std::vector<nn::Linear*> NemotronLayer::nameless_experts() {
+  if (feed_forward_ == nullptr) return {};
+  return feed_forward_->nameless_experts();
+}
+
 std::vector<nn::Linear*> NemotronLayer::untargeted_linears() {
   if (mixer_ == nullptr) return {};
   return mixer_->untargeted_linears();

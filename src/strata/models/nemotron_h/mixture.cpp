@@ -64,6 +64,12 @@ std::vector<std::vector<nn::Linear*>> NemotronMixture::fused_linears() {
   return {{&router_}, ups, downs};
 }
 
+std::vector<nn::Linear*> NemotronMixture::nameless_experts() {
+  std::vector<nn::Linear*> list;
+  for (nn::Linear& layer : layers_) list.push_back(&layer);
+  return list;
+}
+
 // The reference's parameters hold up of all experts, then down of all.
 void NemotronMixture::append_parameters(std::vector<nn::Parameter*>& list) {
   for (const nn::Expert& expert : experts_) expert.up->append_parameters(list);

@@ -1,5 +1,5 @@
-// The matrices of a parameter of all experts as products take them, whatever their form at rest.
-// Owns: memory for one that was decoded. Never: products.
+// Products with the matrices of a parameter of all experts, whatever their form at rest. Owns:
+// memory for one that was decoded. Never: which rows are an expert's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,18 +8,20 @@
 
 namespace strata::nn {
 
-// Of a parameter [experts, rows, columns]. Memory: one matrix in `type` where they rest in codes.
-// Threads: one where they do.
+// Of a parameter [experts, rows, columns]. Memory: where they rest in codes, a matrix that is
+// decoded at a time. Threads: one where they do.
 class ExpertMatrices {
  public:
   // `type`: that of the activations. Requires: `weight` is gathered, and outlives this.
   ExpertMatrices(const Parameter& weight, at::ScalarType type);
-  // [rows, columns]; of codes until the next call.
-  at::Tensor of(size_t expert) const;
+  // y = x M + beta * y with the matrix M [rows, columns] of an expert, x M^T for `transposed`; beta
+  // 0 or 1.
+  void multiply_into(const at::Tensor& y, const at::Tensor& x, size_t expert, bool transposed,
+                     float beta) const;
 
  private:
   const Parameter& weight_;
-  at::Tensor decoded_;  // undefined: plain values
+  at::Tensor decoded_;  // of MXFP4
 };
 
 }  // namespace strata::nn

@@ -83,8 +83,8 @@ at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatric
     if (call.rows.count(e) == 0) return;
     const at::Tensor of_expert = rows_of(y, call.rows, e);
     if (m.bias != nullptr) of_expert.copy_(part(m.bias->value(), e).expand(of_expert.sizes()));
-    ops::matmul_into(of_expert, rows_of(x, call.rows, e), matrices.of(e), {.b = m.rows_are_outputs},
-                     /*beta=*/m.bias != nullptr ? 1 : 0);
+    matrices.multiply_into(of_expert, rows_of(x, call.rows, e), e, m.rows_are_outputs,
+                           /*beta=*/m.bias != nullptr ? 1 : 0);
   });
   if (m.branch == nullptr) return y;
   m.branch_is_swapped ? add_swapped_branch_(y, x, *m.branch, call.rows)
@@ -106,8 +106,8 @@ at::Tensor project_back(const FusedCall& call, const at::Tensor& dy, const Fused
   const ExpertMatrices matrices(*m.weight, dy.scalar_type());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
-    ops::matmul_into(rows_of(dx, call.rows, e), rows_of(dy, call.rows, e), matrices.of(e),
-                     {.b = !m.rows_are_outputs}, /*beta=*/0);
+    matrices.multiply_into(rows_of(dx, call.rows, e), rows_of(dy, call.rows, e), e,
+                           !m.rows_are_outputs, /*beta=*/0);
   });
   return dx;
 }

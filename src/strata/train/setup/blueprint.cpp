@@ -126,7 +126,7 @@ void quantize(const config::RunConfig& config, const Json& model_config, models:
   if (!models::stored_quantization(model_config)) {
     models::require_skip_modules(model, options->skip_modules);
   }
-  models::quantize_linears(model, *options);
+  models::quantize_base(model, *options);
 }
 
 BaseFiles open_base(const config::ModelConfig& config, models::Model& model) {

@@ -165,9 +165,9 @@ bool is_in_integers(const Json& model_config, const nn::Parameter& parameter) {
 // that hold the range are no tensor's.
 void imagine_quantizing(const nn::Parameter& parameter, at::ScalarType in_file, at::ScalarType type,
                         bool is_in_place, Trainee& trainee) {
-  const int64_t range = std::min(
-      parameter.numel(),
-      ops::quant::RangeQuantizer::at_once(parameter.quantization()->format, parameter.shape()[1]));
+  const int64_t range = std::min(parameter.matrix_rows() * parameter.matrix_columns(),
+                                 ops::quant::RangeQuantizer::at_once(
+                                     parameter.quantization()->format, parameter.matrix_columns()));
   const at::TensorOptions on_meta(at::kMeta);
   const bool is_in_ints = is_in_integers(trainee.model_config, parameter);
   const bool is_decoded = is_in_fp8(trainee.model_config, parameter);
