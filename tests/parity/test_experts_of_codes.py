@@ -1,8 +1,11 @@
 """Oracle: transformers' models whose layers bitsandbytes quantised, with what it makes of each matrix in the experts, which
 transformers leaves plain; and PEFT over them."""
 
+import shutil
+
 import pytest
 import torch
+from bitsandbytes import functional
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -10,7 +13,10 @@ import tiny_llama
 from llama_reference import make_documents, run_reference, save_checkpoint
 from probe import relative_error, run_probe
 from quantised_reference import BASES, quantise_experts
+from running import strata
+from safetensors.torch import load_file, save_file
 from test_lora import probe_name, randomise
+from test_quantization import decoded
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 LENGTHS = (23, 1, 9, 40)
@@ -69,3 +75,27 @@ def test_equals_the_reference(tmp_path, family, base):
     worst = max(found, key=found.get)
     assert found[worst] < 1e-5, f"{worst}: {found[worst]}"
     assert max(plain.values()) > 1e-3, "codes of experts do not show"
+
+
+@pytest.mark.parametrize("family", ["gemma4_experts", "granitemoehybrid", "nemotron_h"])
+def test_answers_over_codes_are_those_over_what_they_stand_for(inputs, tmp_path, family):
+    """chat over codes that it makes itself, and over a folder of what bitsandbytes makes of each matrix."""
+    rounded = tmp_path / "rounded"
+    shutil.copytree(inputs.model(family), rounded)
+    weights = load_file(rounded / "model.safetensors")
+    count = 0
+    for name, tensor in weights.items():
+        of_experts = tensor.dim() == 3 and "conv1d" not in name
+        if not of_experts and not name.endswith(("_proj.weight", "_linear.weight")):
+            continue
+        for matrix in tensor if of_experts else [tensor]:
+            matrix.copy_(decoded(*functional.quantize_4bit(matrix.clone(), blocksize=64, quant_type="nf4"), matrix.shape))
+            count += 1
+    assert count > 10
+    save_file(weights, rounded / "model.safetensors", {"format": "pt"})
+    words = ["--prompt", "the cat", "--max_new_tokens", 12, "--dtype", "float32"]
+    answers = [strata("chat", "--model_name_or_path", *more, *words)
+               for more in ([inputs.model(family), "--load_in_4bit"], [rounded], [inputs.model(family)])]
+    assert answers[0] == answers[1]
+    if family == "gemma4_experts":
+        assert answers[0] != answers[2], "codes do not show"
