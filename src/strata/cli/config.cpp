@@ -1,4 +1,5 @@
-// `strata config`: the questionnaire, and its actions show, check, default, update, convert, docs.
+// `strata config`: the questionnaire, and its actions show, check, default, update, convert, docs,
+// schema.
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "strata/cli/config_files.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
+#include "strata/config/schema.h"
 #include "strata/config/settings_files.h"
 #include "strata/train/loop/schedules.h"
 
@@ -26,7 +28,8 @@ constexpr const char* kUsage =
     "                                             adds what an older file lacks\n"
     "       strata config convert --to fsdp2|deepspeed|strata FILE [--output_file F] "
     "[--overwrite]\n"
-    "       strata config docs                    the page docs/guide/settings.md\n";
+    "       strata config docs                    the page docs/guide/settings.md\n"
+    "       strata config schema                  a JSON schema of settings files, for editors\n";
 
 int show(const std::vector<std::string>& flags) {
   const config::Settings settings = config::resolve(
@@ -70,8 +73,12 @@ int run_config(const std::vector<std::string>& arguments) {
     fmt::print("{}", config::settings_page());
     return 0;
   }
-  const std::vector<std::string> actions = {"show",   "check",   "default",
-                                            "update", "convert", "docs"};
+  if (action == "schema") {
+    fmt::print("{}\n", dump_python(config::settings_schema(), /*indent=*/1, /*sort_keys=*/false));
+    return 0;
+  }
+  const std::vector<std::string> actions = {"show",    "check", "default", "update",
+                                            "convert", "docs",  "schema"};
   const auto near = closest(action, actions);
   throw ConfigError("strata config {}: found an unknown action, expected one of {}; {}", action,
                     fmt::join(actions, ", "),

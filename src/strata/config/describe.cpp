@@ -172,7 +172,9 @@ std::string settings_page() {
       "Every name is a flag (`--name value`, with hyphens or underscores), a key of a `--config` "
       "file, or both.\nPrecedence: defaults < files < environment < flags. `strata config show` "
       "prints every value and its origin.\n`null` in a file: not set, except where it has a "
-      "meaning below.\n";
+      "meaning below.\nAn editor that knows JSON schemas completes and checks such a file: "
+      "`strata config schema > settings.schema.json`, and in the\nfile's first line "
+      "`# yaml-language-server: $schema=settings.schema.json`.\n";
   std::string_view group;
   for (const Setting& setting : settings_table()) {
     if (setting.kind == Kind::kUnbound) continue;
