@@ -86,7 +86,7 @@ def test_answers_over_codes_are_those_over_what_they_stand_for(inputs, tmp_path,
     count = 0
     for name, tensor in weights.items():
         of_experts = tensor.dim() == 3 and "conv1d" not in name
-        if not of_experts and not name.endswith(("_proj.weight", "_linear.weight")):
+        if not of_experts and not name.endswith(("_proj.weight", "_linear.weight", "router.proj.weight")):
             continue
         for matrix in tensor if of_experts else [tensor]:
             matrix.copy_(decoded(*functional.quantize_4bit(matrix.clone(), blocksize=64, quant_type="nf4"), matrix.shape))
