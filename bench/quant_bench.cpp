@@ -123,6 +123,27 @@ void BM_product_of_codes(State& state) {
   for (auto _ : state) quant::matmul_into(y, x, codes, /*transposed=*/true, 0, at::kFloat);
 }
 
+// A decoder's token, or the few rows of an expert: the codes of 4096 x 4096 beside the plain matrix
+// in the same type.
+void BM_few_rows_of_codes(State& state) {
+  const at::Tensor plain = matrix(state);
+  const quant::QuantizedMatrix codes = quant::quantize(plain, format(state));
+  const at::Tensor x = at::randn({state.range(2), kSize}).to(plain.scalar_type());
+  const at::Tensor y = at::empty_like(x);
+  const bool back = state.range(3) != 0;
+  for (auto _ : state) quant::matmul_into(y, x, codes, !back, 0, x.scalar_type());
+  report_bytes(state, plain);
+}
+
+void BM_few_rows(State& state) {
+  const at::Tensor plain = matrix(state);
+  const at::Tensor x = at::randn({state.range(2), kSize}).to(plain.scalar_type());
+  const at::Tensor y = at::empty_like(x);
+  const bool back = state.range(3) != 0;
+  for (auto _ : state) ops::matmul_into(y, x, plain, {.b = !back}, 0);
+  report_bytes(state, plain);
+}
+
 void BM_product(State& state) {
   const at::Tensor w = at::randn({kHidden, kHidden});
   const at::Tensor x = at::randn({kTokens, kHidden}), y = at::empty_like(x);
@@ -137,6 +158,13 @@ BENCHMARK(BM_kernel)->ArgsProduct({{0, 2}, {0, 1}, {1, 2}})->Unit(benchmark::kMi
 BENCHMARK(BM_dequantize)->ArgsProduct({{0, 1, 2, 3}, {0, 1}})->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_product)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_product_of_codes)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
+// Further arguments: rows; whether back, by the matrix as it is.
+BENCHMARK(BM_few_rows_of_codes)
+    ->ArgsProduct({{0, 1, 3}, {0, 1}, {1, 4, 16, 17, 32}, {0, 1}})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_few_rows)
+    ->ArgsProduct({{0}, {0, 1}, {1, 4, 16, 17, 32}, {0, 1}})
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 

@@ -97,7 +97,8 @@ std::optional<QuantizationOptions> stored_quantization(const Json& model_config)
         "quantisation",
         method, format.empty() ? "" : fmt::format(" (format \"{}\")", format));
   }
-  QuantizationOptions options{.takes_experts = false};
+  QuantizationOptions options;
+  options.takes_experts = false;
   if (in_8bit) {
     options.quantization.format.kind = ops::quant::Kind::kInt8;
     constexpr const char* kThreshold = "llm_int8_threshold";

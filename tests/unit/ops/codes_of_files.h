@@ -32,7 +32,7 @@ inline void expect_decoded(const quant::QuantizedMatrix& matrix, const at::Tenso
 // matrix in double.
 inline void expect_products(const quant::QuantizedMatrix& weight, const at::Tensor& dense) {
   for (const at::Device device : devices_under_test()) {
-    for (const int64_t rows : {1, 8, 40}) {
+    for (const int64_t rows : {1, 8, 16, 17, 40}) {
       for (const bool transposed : {false, true}) {
         const int64_t inner = transposed ? weight.columns : weight.rows;
         const int64_t width = transposed ? weight.rows : weight.columns;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "strata/base/float16.h"
+#include "strata/ops/quant/decode_pairs.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/vectorize.h"
 
@@ -11,45 +12,25 @@ namespace strata::ops::quant::cpu {
 
 namespace {
 
-// The two elements of every byte, so that one load decodes both.
-struct Pairs {
-  float values[256][2];
-};
-
-const Pairs& pairs_of(Kind kind) {
-  const auto make = [](Kind of) {
-    Pairs pairs;
-    const auto& codes = codes_of(of);
-    for (size_t byte = 0; byte < 256; ++byte) {
-      pairs.values[byte][0] = codes[byte >> 4];
-      pairs.values[byte][1] = codes[byte & 15];
-    }
-    return pairs;
-  };
-  static const Pairs kNf4 = make(Kind::kNf4), kFp4 = make(Kind::kFp4);
-  return kind == Kind::kFp4 ? kFp4 : kNf4;
-}
-
-STRATA_VECTORIZED void scale_in_place(float* x, int64_t n, float scale) {
-  for (int64_t i = 0; i < n; ++i) x[i] *= scale;
-}
-
 STRATA_VECTORIZED void dequantize_bytes(const int8_t* codes, int64_t n, float scale, float* x) {
   for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(codes[i]) * scale;
 }
 
 // Elements of one block. An odd first or last element uses half a byte.
-void dequantize_block(const Pairs& pairs, const uint8_t* codes, int64_t begin, int64_t count,
-                      float scale, float* x) {
-  float* const first = x;
+void dequantize_block(const CodeValues& values, const uint8_t* codes, int64_t begin, int64_t count,
+                      float* x) {
   const int64_t end = begin + count;
-  int64_t at = begin;
-  if (at % 2 != 0) *x++ = pairs.values[codes[at++ / 2]][1];
-  for (; at + 2 <= end; at += 2, x += 2) {
-    std::memcpy(x, pairs.values[codes[at / 2]], 2 * sizeof(float));
+  float both[2];
+  if (begin % 2 != 0 && begin < end) {
+    decode_pairs(values, codes + begin++ / 2, 1, both);
+    *x++ = both[1];
   }
-  if (at < end) *x = pairs.values[codes[at / 2]][0];
-  scale_in_place(first, count, scale);
+  const int64_t pairs = (end - begin) / 2;
+  decode_pairs(values, codes + begin / 2, pairs, x);
+  if ((end - begin) % 2 != 0) {
+    decode_pairs(values, codes + begin / 2 + pairs, 1, both);
+    x[2 * pairs] = both[0];
+  }
 }
 
 // The bits of a code's value, without a table: the compiler makes vectors of this.
@@ -202,11 +183,11 @@ void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* 
   if (matrix.kind == Kind::kInts) {
     return dequantize_int_row(matrix, begin / matrix.columns, begin % matrix.columns, count, x);
   }
-  const Pairs& pairs = pairs_of(matrix.kind);
+  const float* table = codes_of(matrix.kind).data();
   while (count > 0) {
     const int64_t block = begin / matrix.block;
     const int64_t length = std::min(count, (block + 1) * matrix.block - begin);
-    dequantize_block(pairs, matrix.codes, begin, length, matrix.scales[block], x);
+    dequantize_block({table, matrix.scales[block], matrix.through}, matrix.codes, begin, length, x);
     begin += length;
     x += length;
     count -= length;

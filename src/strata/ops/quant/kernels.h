@@ -2,8 +2,8 @@
 // Owns: declarations. Never: tensors.
 //
 // Threads: the quantise functions split their work over at::parallel_for at block borders, so
-// results do not depend on the number of threads, and so does decode_mxfp4. The other dequantise
-// functions run on the caller's.
+// results do not depend on the number of threads, and so do decode_mxfp4 and multiply_few_rows. The
+// other dequantise functions run on the caller's.
 #pragma once
 
 #include <cstdint>
@@ -52,12 +52,25 @@ struct MatrixCodes {
   const uint8_t* codes;
   const float* scales;
   int64_t tile_rows = 1;              // fp8, whose tiles are `block` columns wide
-  Element through = Element::kFloat;  // fp8 and whole numbers: values are rounded to it
+  Element through = Element::kFloat;  // values are rounded to it; of 8 bits none are
   IntGroups ints = {};                // whole numbers, which have no `scales` but theirs
 };
 // Elements [begin, begin + count) of the flattened matrix; 8 bits and whole numbers: within one
 // row.
 void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x);
+
+// y = x W^T for few rows of x, of `back` y = x W, with W [weight_rows, columns] in codes. Sums are
+// fp32, each in one order whatever the number of threads. Not of MXFP4.
+inline constexpr int64_t kMostFewRows = 16;
+struct FewRows {
+  const float* x;  // [rows, columns], of `back` [rows, weight_rows]
+  float* y;        // the other of them
+  int64_t rows;    // at most kMostFewRows
+  int64_t weight_rows;
+  bool back;
+  bool rounds_to_bf16;  // what is decoded
+};
+void multiply_few_rows(const MatrixCodes& matrix, const FewRows& product);
 
 // A matrix [rows, columns] in MXFP4, whose codes are those of its transpose: codes [columns,
 // rows / 2], the first of two elements in the low half of a byte, scales [columns, rows / 32]: the

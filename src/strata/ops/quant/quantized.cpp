@@ -79,7 +79,7 @@ cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scale
           bytes,
           is_of_ints ? nullptr : scales.const_data_ptr<float>(),
           matrix.format.tile_rows,
-          plain_element(matrix),
+          is_of_bitsandbytes(matrix.format) ? Element::kFloat : plain_element(matrix),
           int_groups_of(matrix.format, matrix.rows, matrix.columns, bytes)};
 }
 
@@ -116,6 +116,28 @@ void multiply_in_half(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& 
   const at::Tensor left = a.to(at::kHalf).to(at::kFloat);
   const at::Tensor right = dequantize(b, at::kHalf).to(at::kFloat);
   const at::Tensor product = ops::matmul(left, right, {.b = transposed}).to(at::kHalf);
+  beta == 0 ? c.copy_(product) : c.add_(product);
+}
+
+// On a CPU. Both factors have the precision of `compute`, sums are fp32.
+void multiply_few_rows(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
+                       float beta, at::ScalarType compute) {
+  const at::Tensor x = a.to(compute).to(at::kFloat).contiguous();
+  const at::Tensor sums = at::empty(c.sizes(), x.options());
+  const at::Tensor scales = resolved_scales(b);
+  if (c.is_meta()) {
+    // An expert for which a plan expects few rows may get many.
+    if (compute == at::kBFloat16) (void)dequantize(b, compute);
+    return;
+  }
+  cpu::multiply_few_rows(codes_of(b, scales), {.x = x.const_data_ptr<float>(),
+                                               .y = sums.mutable_data_ptr<float>(),
+                                               .rows = c.size(0),
+                                               .weight_rows = b.rows,
+                                               .back = !transposed,
+                                               .rounds_to_bf16 = compute == at::kBFloat16});
+  // The product is rounded to `compute` before it is added, unless that is the type of c.
+  const at::Tensor product = compute == c.scalar_type() ? sums : sums.to(compute);
   beta == 0 ? c.copy_(product) : c.add_(product);
 }
 
@@ -243,18 +265,21 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   if (compute == at::kHalf && !is_for_cuda(a)) return multiply_in_half(c, a, b, transposed, beta);
   // A GPU's products are libtorch's, of the decoded weight.
   const bool rounds = compute == at::kBFloat16 || is_for_cuda(a);
-  // Few rows: packing panels costs more than it saves; the products are libtorch's.
-  constexpr int64_t kFewRows = 16, kFewColumns = 32;
-  if (rounds || c.size(0) < kFewRows || c.size(1) < kFewColumns) {
+  const int64_t inner = transposed ? b.columns : b.rows;
+  check_shape("matmul", "a", a, {c.size(0), inner});
+  check_shape("matmul", "c", c, {a.size(0), transposed ? b.rows : b.columns});
+  if (!is_for_cuda(a) && c.size(0) <= cpu::kMostFewRows) {
+    return multiply_few_rows(c, a, b, transposed, beta, compute);
+  }
+  // Few columns: packing panels costs more than it saves; the products are libtorch's.
+  constexpr int64_t kFewColumns = 32;
+  if (rounds || c.size(1) < kFewColumns) {
     const at::Tensor dense = dequantize(b, compute);
     if (a.scalar_type() == compute) return ops::matmul_into(c, a, dense, {.b = transposed}, beta);
     const at::Tensor product = ops::matmul(a.to(compute), dense, {.b = transposed});
     beta == 0 ? c.copy_(product) : c.add_(product);
     return;
   }
-  const int64_t inner = transposed ? b.columns : b.rows;
-  check_shape("matmul", "a", a, {c.size(0), inner});
-  check_shape("matmul", "c", c, {a.size(0), transposed ? b.rows : b.columns});
   check_last_dim_contiguous("matmul", "a", a);
   check_last_dim_contiguous("matmul", "c", c);
   const at::Tensor scales = resolved_scales(b);
