@@ -268,12 +268,15 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   const int64_t inner = transposed ? b.columns : b.rows;
   check_shape("matmul", "a", a, {c.size(0), inner});
   check_shape("matmul", "c", c, {a.size(0), transposed ? b.rows : b.columns});
-  if (!is_for_cuda(a) && c.size(0) <= cpu::kMostFewRows) {
+  // What files hold in fp8 or whole numbers trains as its copy in 16 bits does, to the bit: its
+  // products are those of plain weights.
+  const bool is_own = is_of_bitsandbytes(b.format);
+  if (is_own && !is_for_cuda(a) && c.size(0) <= cpu::kMostFewRows) {
     return multiply_few_rows(c, a, b, transposed, beta, compute);
   }
-  // Few columns: packing panels costs more than it saves; the products are libtorch's.
-  constexpr int64_t kFewColumns = 32;
-  if (rounds || c.size(1) < kFewColumns) {
+  // Few rows or columns: packing panels costs more than it saves; the products are libtorch's.
+  constexpr int64_t kFewRows = 16, kFewColumns = 32;
+  if (rounds || c.size(0) < kFewRows || c.size(1) < kFewColumns) {
     const at::Tensor dense = dequantize(b, compute);
     if (a.scalar_type() == compute) return ops::matmul_into(c, a, dense, {.b = transposed}, beta);
     const at::Tensor product = ops::matmul(a.to(compute), dense, {.b = transposed});
