@@ -160,10 +160,10 @@ BENCHMARK(BM_product)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_product_of_codes)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
 // Further arguments: rows; whether back, by the matrix as it is.
 BENCHMARK(BM_few_rows_of_codes)
-    ->ArgsProduct({{0, 1, 3}, {0, 1}, {1, 4, 16, 17, 32}, {0, 1}})
+    ->ArgsProduct({{0, 1, 3}, {0, 1}, {1, 4, 12}, {0, 1}})
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_few_rows)
-    ->ArgsProduct({{0}, {0, 1}, {1, 4, 16, 17, 32}, {0, 1}})
+    ->ArgsProduct({{0}, {0, 1}, {1, 4, 12}, {0, 1}})
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace
