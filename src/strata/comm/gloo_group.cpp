@@ -9,6 +9,7 @@
 #include "strata/comm/element_type.h"
 #include "strata/comm/single_group.h"
 #include "strata/comm/spare_buffers.h"
+#include "strata/comm/store_texts.h"
 #include "strata/comm/tcp.h"
 
 namespace strata::comm {
@@ -45,10 +46,10 @@ std::string own_address(c10d::Store& store, const std::string& address_of_rank_0
                         int size) {
   const auto key = [](int r) { return "address/" + std::to_string(r); };
   const std::string own = local_address_towards(address_of_rank_0);
-  store.set(key(rank), std::vector<uint8_t>(own.begin(), own.end()));
-  for (int r = 0; r < size; ++r) {
-    const std::vector<uint8_t> bytes = store.get(key(r));
-    const std::string other(bytes.begin(), bytes.end());
+  set_text(store, key(rank), own);
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) keys.push_back(key(r));
+  for (const std::string& other : texts_of(store, keys)) {
     if (is_loopback(own) && !is_loopback(other)) return local_address_towards(other);
   }
   return own;
