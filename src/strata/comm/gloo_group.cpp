@@ -37,9 +37,6 @@ auto translate(const char* collective, int rank, F&& call) {
   }
 }
 
-// A machine that is busy still answers: its system does.
-constexpr std::chrono::seconds kLongestSilence{20};
-
 // Where the other ranks of the group reach this one. The name of rank 0's machine often means its
 // loopback on that machine itself (/etc/hosts); then the others' addresses tell the right network.
 std::string own_address(c10d::Store& store, const std::string& address_of_rank_0, int rank,
@@ -228,7 +225,7 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
     auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + name, base);
     options->devices.push_back(make_device(*store, rendezvous.options().address, rank, size));
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
-    limit_silence_of_machines(kLongestSilence);
+    rendezvous.watch_connections();
     if (timeout) backend->setTimeout(*timeout);
     return std::make_unique<GlooGroup>(backend, rank, size);
   });

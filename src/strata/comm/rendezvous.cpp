@@ -13,6 +13,7 @@
 #include "strata/comm/gloo_group.h"
 #include "strata/comm/roll_call.h"
 #include "strata/comm/shm_group.h"
+#include "strata/comm/silence_watch.h"
 #include "strata/comm/single_group.h"
 #include "strata/comm/store_texts.h"
 #include "strata/comm/watched_group.h"
@@ -81,6 +82,7 @@ int first_missing(c10d::Store& store, const std::vector<std::string>& keys) {
 
 struct Rendezvous::State {
   c10::intrusive_ptr<c10d::Store> store;
+  std::unique_ptr<SilenceWatch> silence;
 };
 
 int RendezvousOptions::attempt_of_launcher() {
@@ -104,6 +106,12 @@ c10d::Store& Rendezvous::store() {
         "report this as a bug");
   }
   return *state_->store;
+}
+
+void Rendezvous::watch_connections() {
+  // A machine that is busy still answers: its system does.
+  constexpr std::chrono::seconds kLongestSilence{20};
+  if (!state_->silence) state_->silence = std::make_unique<SilenceWatch>(kLongestSilence);
 }
 
 void Rendezvous::require_same(const std::string& what, const std::string& value,
