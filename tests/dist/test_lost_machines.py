@@ -47,6 +47,23 @@ def test_a_machine_that_goes_silent_ends_the_other(inputs, tmp_path):
                      r"|machine 1 \(10\.77\.0\.2\): found gone)", texts[0]), texts[0]
 
 
+def test_ranks_without_a_launcher_notice_it_too(inputs, tmp_path):
+    """As under srun: nobody but they themselves have a connection to the machine that is gone."""
+    with two_machines() as machines:
+        words = [PROGRAM, "sft", "--cpu", *flag_words(flags_of(inputs, tmp_path, max_steps=100000))]
+        processes = [machine.start(words, **environment(), RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0",
+                                   LOCAL_WORLD_SIZE="1", MASTER_ADDR="10.77.0.1", MASTER_PORT="29500")
+                     for rank, machine in enumerate(machines[:2])]
+        wait_for_step(tmp_path, processes)
+        start = time.monotonic()
+        machines[2].cut()
+        codes, texts = finish(processes, timeout=90)
+        seconds = time.monotonic() - start
+    assert codes == [1, 1] and seconds < 60, (seconds, texts)
+    for rank, text in enumerate(texts):
+        assert re.search(rf"error: collective [a-z-]+ of rank {rank}: found a failed peer \(.*10\.77\.0\.{2 - rank}", text), text
+
+
 C10D = ["--rdzv_backend", "c10d", "--rdzv_conf", "join_timeout=30"]
 
 

@@ -37,8 +37,20 @@ def test_a_batch_that_is_not_finite_ends_the_run(poisoned, tmp_path):
     assert run.returncode == 1
     # Two ranks with a row each: step 3 holds rows 4 and 5.
     assert "step 3: found a loss of nan, expected a finite one, in rows 4, 5" in run.text
+    assert run.text.count("found a loss of nan") == 1, "what all ranks have alike is told once a machine"
     # Weights that were trained may have become so.
     assert '; by now the weights hold nan in tensor "model.embed_tokens.weight" at [' in run.text
+
+
+def test_of_many_rows_some_are_named(poisoned, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.jsonl").write_text("".join(json.dumps({"text": "~ok"}) + "\n" for _ in range(80)))
+    run = run_strata_raw({**poisoned, "dataset_name": data, "output_dir": tmp_path / "out",
+                          "per_device_train_batch_size": 80}, 1)
+    assert run.returncode == 1
+    rows = ", ".join(map(str, range(64)))
+    assert f"in rows {rows} and 16 more of the training data" in run.text, run.text
 
 
 BROKEN = {

@@ -135,7 +135,7 @@ void Saver::remove_older(const Job& job) {
   // Whatever the order of the steps in the folder is.
   keep.push_back(outcome_->folder);
   try {
-    rotate(job.request.output_dir, *options_.total_limit, keep);
+    rotate(job.request.output_dir, *options_.total_limit, keep, *options_.files);
   } catch (const std::exception& error) {
     add(outcome_->leftover, error.what());
   }

@@ -3,10 +3,9 @@
 #include <functional>
 #include <set>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include "strata/comm/nccl_group.h"
 #include "strata/comm/staged_group.h"
+#include "strata/comm/store_texts.h"
 #include "strata/libtorch/cuda_build.h"
 
 namespace strata::comm {
@@ -69,13 +68,11 @@ bool have_own_gpus(Rendezvous& rendezvous, const std::string& name, const std::v
                    at::Device device) {
   c10d::Store& store = rendezvous.store();
   const auto key = [&](int rank) { return "gpu/" + name + "/" + std::to_string(rank); };
-  const std::string own = name_of_gpu(device);
-  store.set(key(rendezvous.options().rank), std::vector<uint8_t>(own.begin(), own.end()));
-  std::set<std::string> names;
-  for (const int rank : ranks) {
-    const std::vector<uint8_t> bytes = store.get(key(rank));
-    names.emplace(bytes.begin(), bytes.end());
-  }
+  set_text(store, key(rendezvous.options().rank), name_of_gpu(device));
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key(rank));
+  const std::vector<std::string> found = texts_of(store, keys);
+  const std::set<std::string> names(found.begin(), found.end());
   return names.size() == ranks.size();
 }
 

@@ -9,6 +9,7 @@
 #include "strata/comm/element_type.h"
 #include "strata/comm/single_group.h"
 #include "strata/comm/spare_buffers.h"
+#include "strata/comm/store_texts.h"
 #include "strata/comm/tcp.h"
 
 namespace strata::comm {
@@ -36,19 +37,16 @@ auto translate(const char* collective, int rank, F&& call) {
   }
 }
 
-// A machine that is busy still answers: its system does.
-constexpr std::chrono::seconds kLongestSilence{20};
-
 // Where the other ranks of the group reach this one. The name of rank 0's machine often means its
 // loopback on that machine itself (/etc/hosts); then the others' addresses tell the right network.
 std::string own_address(c10d::Store& store, const std::string& address_of_rank_0, int rank,
                         int size) {
   const auto key = [](int r) { return "address/" + std::to_string(r); };
   const std::string own = local_address_towards(address_of_rank_0);
-  store.set(key(rank), std::vector<uint8_t>(own.begin(), own.end()));
-  for (int r = 0; r < size; ++r) {
-    const std::vector<uint8_t> bytes = store.get(key(r));
-    const std::string other(bytes.begin(), bytes.end());
+  set_text(store, key(rank), own);
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) keys.push_back(key(r));
+  for (const std::string& other : texts_of(store, keys)) {
     if (is_loopback(own) && !is_loopback(other)) return local_address_towards(other);
   }
   return own;
@@ -227,7 +225,7 @@ std::unique_ptr<Group> make_gloo_group(Rendezvous& rendezvous, const std::string
     auto store = c10::make_intrusive<c10d::PrefixStore>("group/" + name, base);
     options->devices.push_back(make_device(*store, rendezvous.options().address, rank, size));
     auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
-    limit_silence_of_machines(kLongestSilence);
+    rendezvous.watch_connections();
     if (timeout) backend->setTimeout(*timeout);
     return std::make_unique<GlooGroup>(backend, rank, size);
   });

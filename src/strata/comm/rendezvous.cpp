@@ -1,5 +1,8 @@
 #include "strata/comm/rendezvous.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <numeric>
 #include <thread>
 
@@ -10,7 +13,9 @@
 #include "strata/comm/gloo_group.h"
 #include "strata/comm/roll_call.h"
 #include "strata/comm/shm_group.h"
+#include "strata/comm/silence_watch.h"
 #include "strata/comm/single_group.h"
+#include "strata/comm/store_texts.h"
 #include "strata/comm/watched_group.h"
 
 namespace strata::comm {
@@ -48,10 +53,36 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
   return {};
 }
 
+// A rank has a socket to every other in each of its groups: with a few hundred ranks more files
+// than the thousand that systems allow a process unasked. What they allow at most stays; where that
+// is too little, the group that lacks one says so.
+void allow_files_of(int world_size) {
+  constexpr rlim_t kBeside = 1024, kMostGroups = 8;
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  const rlim_t wanted = kBeside + kMostGroups * static_cast<rlim_t>(world_size);
+  if (files.rlim_cur >= wanted || files.rlim_cur == files.rlim_max) return;
+  files.rlim_cur = std::min(wanted, files.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+// Of the ranks whose keys these are the first that has said nothing; 0, which serves the store,
+// where that is gone.
+int first_missing(c10d::Store& store, const std::vector<std::string>& keys) {
+  try {
+    for (size_t rank = 0; rank < keys.size(); ++rank) {
+      if (!store.check({keys[rank]})) return static_cast<int>(rank);
+    }
+  } catch (const std::exception&) {
+  }
+  return 0;
+}
+
 }  // namespace
 
 struct Rendezvous::State {
   c10::intrusive_ptr<c10d::Store> store;
+  std::unique_ptr<SilenceWatch> silence;
 };
 
 int RendezvousOptions::attempt_of_launcher() {
@@ -61,7 +92,9 @@ int RendezvousOptions::attempt_of_launcher() {
 
 Rendezvous::Rendezvous(const RendezvousOptions& options)
     : options_(options), state_(std::make_unique<State>()) {
-  if (options.world_size > 1) state_->store = call_roll(options);
+  if (options.world_size == 1) return;
+  allow_files_of(options.world_size);
+  state_->store = call_roll(options);
 }
 
 Rendezvous::~Rendezvous() = default;
@@ -75,6 +108,12 @@ c10d::Store& Rendezvous::store() {
   return *state_->store;
 }
 
+void Rendezvous::watch_connections() {
+  // A machine that is busy still answers: its system does.
+  constexpr std::chrono::seconds kLongestSilence{20};
+  if (!state_->silence) state_->silence = std::make_unique<SilenceWatch>(kLongestSilence);
+}
+
 void Rendezvous::require_same(const std::string& what, const std::string& value,
                               const std::string& lines) {
   if (options_.world_size == 1) return;
@@ -82,32 +121,27 @@ void Rendezvous::require_same(const std::string& what, const std::string& value,
   const auto key = [&](const char* of, int rank) {
     return "same/" + what + of + std::to_string(rank);
   };
-  const auto set = [&](const std::string& name, const std::string& text) {
-    store.set(name, std::vector<uint8_t>(text.begin(), text.end()));
-  };
-  const auto get = [&](const std::string& name) {
-    const std::vector<uint8_t> bytes = store.get(name);
-    return std::string(bytes.begin(), bytes.end());
-  };
-  int rank = 0, differing = -1;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options_.world_size; ++rank) keys.push_back(key("/", rank));
+  int differing = -1;
   std::string other, other_lines;
   try {
-    if (!lines.empty()) set(key("/lines/", options_.rank), lines);  // there when the value is
-    set(key("/", options_.rank), value);
-    for (; rank < options_.world_size; ++rank) {
-      std::string of_rank = get(key("/", rank));
-      if (differing >= 0 || of_rank == value) continue;
-      differing = rank;
-      other = std::move(of_rank);
+    if (!lines.empty()) set_text(store, key("/lines/", options_.rank), lines);  // before the value
+    set_text(store, key("/", options_.rank), value);
+    const std::vector<std::string> values = texts_of(store, keys);
+    const auto found = std::ranges::find_if(values, [&](const auto& of) { return of != value; });
+    if (found != values.end()) {
+      differing = static_cast<int>(found - values.begin());
+      other = *found;
+      if (!lines.empty()) other_lines = texts_of(store, {key("/lines/", differing)}).front();
     }
-    if (differing >= 0 && !lines.empty()) other_lines = get(key("/lines/", differing));
     store.add("same/" + what + "/read", 1);
   } catch (const std::exception& e) {
     const std::string reason = e.what();
     throw CommError(
-        "{}: found rank 0 or rank {} gone before the run began ({}), expected every rank to take "
-        "part; look at the first failing rank's message",
-        what, rank, reason.substr(0, reason.find('\n')));
+        "{}: found rank {} gone before the run began ({}), expected every rank to take part; look "
+        "at the first failing rank's message",
+        what, first_missing(store, keys), reason.substr(0, reason.find('\n')));
   }
   if (differing < 0) return;
   await_readers(what);

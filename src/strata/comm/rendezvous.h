@@ -64,6 +64,8 @@ class Rendezvous {
 
   const RendezvousOptions& options() const { return options_; }
   c10d::Store& store();  // Requires: world_size > 1.
+  // From now on connections to machines that went silent end (silence_watch.h), while this lives.
+  void watch_connections();
 
   // Collective. Throws ConfigError on every rank that differs from rank 0, naming both, and on
   // rank 0 when any rank differs, so that all end alike before the first collective (I8).

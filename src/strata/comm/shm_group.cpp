@@ -2,13 +2,12 @@
 #include "strata/comm/shm_group.h"
 
 #include <condition_variable>
-#include <csignal>
 #include <deque>
 #include <mutex>
 #include <thread>
 
 #include "strata/base/error.h"
-#include "strata/base/status_page.h"
+#include "strata/comm/blocked_signals.h"
 #include "strata/comm/element_type.h"
 #include "strata/comm/shm_collectives.h"
 
@@ -60,22 +59,6 @@ class ShmWork final : public Work {
   std::shared_ptr<Pending> pending_;
 };
 
-// Signals go to the rank's own thread, but for the question where this one is.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    for (int fatal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigdelset(&all, fatal);
-    ::sigdelset(&all, stack_trace_signal());
-    ::pthread_sigmask(SIG_BLOCK, &all, &previous_);
-  }
-  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
-
- private:
-  sigset_t previous_;
-};
-
 class ShmGroup final : public Group {
  public:
   ShmGroup(std::unique_ptr<ShmLink> link, std::chrono::seconds timeout)
@@ -83,7 +66,7 @@ class ShmGroup final : public Group {
         size_(link->size()),
         queue_(std::make_shared<Queue>()),
         collectives_(std::move(link), timeout) {
-    const SignalsBlocked blocked;
+    const BlockedSignals blocked;
     mover_ = std::thread([this] { move_data(); });
   }
   ~ShmGroup() override {

@@ -14,12 +14,11 @@
 #include <fstream>
 #include <limits>
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/comm/shm_link.h"
 #include "strata/comm/shm_memory.h"
+#include "strata/comm/store_texts.h"
 
 namespace strata::comm {
 
@@ -185,16 +184,12 @@ class ShmHandshake {
   }
 
   void exchange(const std::string& what, const std::string& value) {
-    rendezvous_.store().set(key(what, static_cast<size_t>(rank_)),
-                            std::vector<uint8_t>(value.begin(), value.end()));
+    set_text(rendezvous_.store(), key(what, static_cast<size_t>(rank_)), value);
   }
   std::vector<std::string> others(const std::string& what) {
-    std::vector<std::string> values;
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      const std::vector<uint8_t> bytes = rendezvous_.store().get(key(what, r));
-      values.emplace_back(bytes.begin(), bytes.end());
-    }
-    return values;
+    std::vector<std::string> keys;
+    for (size_t r = 0; r < ranks_.size(); ++r) keys.push_back(key(what, r));
+    return texts_of(rendezvous_.store(), keys);
   }
 
   // Own memory and a socket to be reached at. Returns what failed.

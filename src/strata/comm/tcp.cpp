@@ -1,6 +1,7 @@
 #include "strata/comm/tcp.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -10,9 +11,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <memory>
-#include <vector>
 
-#include "strata/base/descriptor.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 
@@ -62,10 +61,6 @@ std::vector<int> connected_tcp_sockets() {
   return sockets;
 }
 
-void set_option(int socket, int level, int name, int value) {
-  ::setsockopt(socket, level, name, &value, sizeof(value));
-}
-
 }  // namespace
 
 std::string local_address_towards(const std::string& host) {
@@ -90,17 +85,14 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address.starts_with("::ffff:127.");
 }
 
-void limit_silence_of_machines(std::chrono::seconds limit) {
-  const int seconds = std::max(static_cast<int>(limit.count()), 3);
+std::vector<Descriptor> copies_of_tcp_sockets() {
+  std::vector<Descriptor> copies;
   for (const int socket : connected_tcp_sockets()) {
-    // While nothing is sent: three questions, a third of the limit apart.
-    set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds / 3);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, seconds / 3);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 2);
-    // While something is under way and not confirmed.
-    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
+    Descriptor copy(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
+    // Its number may be another file's by now.
+    if (copy.get() >= 0 && is_connected_tcp(copy.get())) copies.push_back(std::move(copy));
   }
+  return copies;
 }
 
 int64_t tcp_sent_bytes() {

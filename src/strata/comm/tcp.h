@@ -1,10 +1,12 @@
-// What collectives over TCP need of the operating system: the right local address, and to notice a
-// machine that went silent. Never: the sockets themselves (Gloo's, the store's).
+// What collectives over TCP need of the operating system: the right local address, and this
+// process's connections. Never: the sockets themselves (Gloo's, the store's).
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "strata/base/descriptor.h"
 
 namespace strata::comm {
 
@@ -16,9 +18,9 @@ std::string local_address_towards(const std::string& host);
 // True for addresses that mean every machine itself: 127.0.0.0/8 and ::1.
 bool is_loopback(const std::string& address);
 
-// Every connected TCP socket of this process fails after `limit` in which its peer's machine said
-// nothing, although asked: a machine that loses power or its network closes no connection.
-void limit_silence_of_machines(std::chrono::seconds limit);
+// The connected TCP sockets of this process, each under a descriptor of its own, so that another
+// thread may close its. Threads: any.
+std::vector<Descriptor> copies_of_tcp_sockets();
 
 // What this process has handed over for its open TCP connections, as the kernel counts it: without
 // headers and without what was sent twice. Zero where the kernel does not say (before Linux 4.19).

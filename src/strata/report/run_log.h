@@ -19,7 +19,8 @@
 namespace strata::report {
 
 // Invariants: every row is in the history. What was not opened is not written, as on all ranks but
-// one; there nothing is said either.
+// one, which log nothing; there nothing is said either.
+// Memory: the history, a row of some hundred bytes a log, as trainer_state.json has it.
 // Threads: one at a time.
 class RunLog {
  public:

@@ -228,6 +228,31 @@ TEST(Saver, NothingIsRemovedWhileLatestCannotBeWritten) {
   }
 }
 
+struct RefusesRemoval : FileSystem {
+  int remove(const std::filesystem::path& path) override {
+    return path.string().ends_with(".tmp-removed") ? EACCES : FileSystem::remove(path);
+  }
+};
+
+TEST(Saver, OlderOnesGoByTheFileSystemThatItIsGiven) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  RefusesRemoval files;
+  SaverOptions options;
+  options.total_limit = 1;
+  options.files = &files;
+  Saver saver(*rank.store, rank.optimizer.get(), *rank.mesh.world, options);
+  for (const int64_t step : {1, 2}) {
+    saver.save({.output_dir = folder.path(), .step = step, .num_updates = step});
+    const auto outcome = saver.wait();
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->failure, "");
+    EXPECT_EQ(outcome->leftover.find("(save_total_limit)") != std::string::npos, step == 2)
+        << outcome->leftover;
+  }
+}
+
 // Only the loss of the next step would show it, when the good state is gone.
 TEST(Saver, NothingIsRemovedForWeightsThatAreNotFinite) {
   TemporaryFolder folder;

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -114,6 +117,25 @@ TEST(Rendezvous, DifferentSettingsAreFoundBeforeTheFirstCollective) {
   } catch (const ConfigError& e) {
     EXPECT_NE(std::string(e.what()).find("settings"), std::string::npos);
   }
+}
+
+// Systems allow a process a thousand files unasked, and many more where it asks.
+TEST(Rendezvous, AsksForTheFilesThatItsGroupsTake) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto num_open = static_cast<rlim_t>(std::distance(
+      std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+  rlimit few = before;
+  few.rlim_cur = num_open + 10;  // less than the connections of four ranks to their store
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::string error;
+  try {
+    on_ranks(4, [](Rendezvous& rendezvous) { rendezvous.make_group("world")->barrier(); });
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(error, "");
 }
 
 }  // namespace

@@ -1,13 +1,8 @@
 // Oracle: the operating system's own answers about sockets; counts of the group that is watched.
 #include "strata/comm/tcp.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <gtest/gtest.h>
 
-#include "strata/base/descriptor.h"
 #include "strata/base/error.h"
 #include "strata/comm/fake_group.h"
 #include "strata/comm/watched_group.h"
@@ -26,32 +21,6 @@ TEST(LocalAddress, LoopbackIsKnown) {
   for (const char* address : {"10.0.0.1", "128.0.0.1", "fe80::1"}) {
     EXPECT_FALSE(is_loopback(address));
   }
-}
-
-int option(int socket, int level, int name) {
-  int value = 0;
-  socklen_t size = sizeof(value);
-  EXPECT_EQ(::getsockopt(socket, level, name, &value, &size), 0);
-  return value;
-}
-
-TEST(Silence, IsLimitedOnConnectedSockets) {
-  const Descriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* raw = reinterpret_cast<sockaddr*>(&address);
-  socklen_t size = sizeof(address);
-  ASSERT_EQ(::bind(listener.get(), raw, size), 0);
-  ASSERT_EQ(::listen(listener.get(), 1), 0);
-  ::getsockname(listener.get(), raw, &size);
-  const Descriptor connected(::socket(AF_INET, SOCK_STREAM, 0));
-  ASSERT_EQ(::connect(connected.get(), raw, size), 0);
-  limit_silence_of_machines(std::chrono::seconds(21));
-  EXPECT_EQ(option(connected.get(), SOL_SOCKET, SO_KEEPALIVE), 1);
-  EXPECT_EQ(option(connected.get(), IPPROTO_TCP, TCP_KEEPIDLE), 7);
-  EXPECT_EQ(option(connected.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 21000);
-  EXPECT_EQ(option(listener.get(), SOL_SOCKET, SO_KEEPALIVE), 0);
 }
 
 TEST(WatchedGroup, TellsItsCollectivesAndCounts) {

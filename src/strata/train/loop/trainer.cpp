@@ -7,6 +7,7 @@
 #include "strata/base/phases.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/told_once.h"
 #include "strata/config/checks/reporting_checks.h"
 #include "strata/data/collate.h"
 #include "strata/hf/adapter_files.h"
@@ -22,6 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+constexpr size_t kNamedRows = 64;
 
 // A warning where the last loss is far above the first; empty: it is not.
 std::string risen_loss(const std::vector<Json>& history, double learning_rate) {
@@ -331,7 +334,12 @@ void Trainer::update(StepOutcome& outcome) {
     trainee_.executor->parameters_changed();
     has_learned_ |= outcome.learning_rate > 0 && outcome.gradient_norm > 0;
   }
-  if (loss_scaler_) loss_scaler_->update(overflow);
+  if (!loss_scaler_) return;
+  try {
+    loss_scaler_->update(overflow);
+  } catch (const Error& error) {  // on every rank
+    comm::all_or_nothing_told_once(world_, "training", [&] { throw error; });
+  }
 }
 
 Trainer::WeightsFault Trainer::fault_of_weights() {
@@ -354,17 +362,18 @@ void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
   const WeightsFault fault = is_finite ? WeightsFault() : fault_of_weights();
   const std::string found =
       fmt::format("step {}: found {}, in {}{}", step_ + 1, why, examples_of(outcome), fault.text);
-  if (config_.train.on_nan == config::OnNan::kStop && fault.is_of_base) {
-    throw Error(fmt::format(
-        "{}: neither the rows nor learning_rate is at fault; take another copy of the model, or "
-        "mend that tensor",
-        found));
-  }
   if (config_.train.on_nan == config::OnNan::kStop) {
-    throw Error(
-        fmt::format("{}; the weights are those of step {}: lower learning_rate or look at the "
-                    "data, then resume from the last checkpoint, or set on_nan to rollback",
-                    found, step_));
+    // Every rank comes here with the same words.
+    const std::string advice =
+        fault.is_of_base
+            ? ": neither the rows nor learning_rate is at fault; take another copy of the model, "
+              "or "
+              "mend that tensor"
+            : fmt::format(
+                  "; the weights are those of step {}: lower learning_rate or look at the "
+                  "data, then resume from the last checkpoint, or set on_nan to rollback",
+                  step_);
+    comm::all_or_nothing_told_once(world_, "training", [&] { throw Error(found + advice); });
   }
   if (guard_.num_in_a_row() >= LossGuard::kMostInARow) {
     roll_back(found);
@@ -384,8 +393,13 @@ std::string Trainer::examples_of(const StepOutcome& outcome) const {
     }
   }
   std::ranges::sort(rows);
-  return fmt::format("row{} {} of the training data (from 0, as prepared)",
-                     rows.size() == 1 ? "" : "s", fmt::join(rows, ", "));
+  // A step of hundreds of ranks has thousands, of which a person looks at a few.
+  const size_t named = std::min(rows.size(), kNamedRows);
+  const std::string rest =
+      named < rows.size() ? fmt::format(" and {} more", rows.size() - named) : "";
+  return fmt::format(
+      "row{} {}{} of the training data (from 0, as prepared)", rows.size() == 1 ? "" : "s",
+      fmt::join(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(named), ", "), rest);
 }
 
 void Trainer::sum_losses(StepOutcome& outcome) {

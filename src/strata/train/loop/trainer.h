@@ -70,6 +70,7 @@ class Trainer {
   const data::BatchSampler& sampler() const { return sampler_; }
   // Rank 0: the rows of metrics.jsonl so far.
   std::vector<Json> metrics_rows() const { return log_.rows(); }
+  // Of rank 0; the log's history is empty on others.
   report::TrainerState state() const;
   // Before run(): RunSaver::rehearse(). Collective.
   uint64_t rehearse_save() { return saver_.rehearse(moment()); }
@@ -144,7 +145,7 @@ class Trainer {
   void stop();
   std::string early_end_line() const;
   void log_summary(double seconds);
-  // A row of this moment.
+  // A row of this moment. Of other ranks than 0 nothing.
   void record(Json values, const Json& readings);
   Json machine_readings() const;
   // Of this run and of those that it goes on from, loading included. Rank 0.

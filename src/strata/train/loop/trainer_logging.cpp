@@ -90,6 +90,8 @@ void Trainer::log_step(const StepOutcome& outcome) {
 }
 
 void Trainer::record(Json values, const Json& readings) {
+  // Rows stay for the whole run: of the ranks of a machine one keeps them.
+  if (!is_main()) return;
   log_.append(std::move(values), step_, plan_.epoch_after(step_), readings);
 }
 

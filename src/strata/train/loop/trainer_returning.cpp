@@ -7,6 +7,7 @@
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/piece_reader.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/told_once.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/saving/resume.h"
 
@@ -26,7 +27,7 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
           if (!unknown.empty()) note("warning: " + unknown);
         }
         step_ = state.global_step;
-        log_.go_on(state.log_history);
+        if (is_main()) log_.go_on(state.log_history);
         sums_.go_on(progress);
         if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
         if (loss_scaler_ && progress.contains("loss_scaler")) {
@@ -97,12 +98,13 @@ void Trainer::roll_back(const std::string& found) {
                        },
                        [this](const std::string& line) { say(line); });
   }
-  if (!source) {
+  comm::all_or_nothing_told_once(world_, "training", [&] {
+    if (source) return;
     throw Error(fmt::format(
         "{}, expected a whole checkpoint of before step {} to return to; lower learning_rate, save "
         "more often (save_steps), and start again",
         what, checkpoints_.rollback_limit(first_bad)));
-  }
+  });
   guard_.forgive();
   checkpoints_.note_return(*source);
   say(fmt::format(

@@ -12,6 +12,7 @@
 #include "strata/checkpoint/setting_text.h"
 #include "strata/checkpoint/sharded.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/told_once.h"
 #include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
@@ -201,7 +202,9 @@ fs::path resume(const config::TrainConfig& config, const std::string& settings_t
   std::string failure;
   const auto source =
       load_first(agree_on(std::move(found), world), trainee, apply, say, failure, settings_text);
-  if (!source) throw FormatError(failure);
+  comm::all_or_nothing_told_once(world, "resuming", [&] {
+    if (!source) throw FormatError(failure);
+  });
   if (world.rank() == 0 && checkpoint::means_newest(config.resume_from_checkpoint)) {
     for (const checkpoint::PassedOver& one : checkpoint::passed_over(config.output_dir)) {
       if (checkpoint::step_of(one.folder) <= checkpoint::step_of(*source)) continue;
@@ -235,10 +238,11 @@ void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress&
   comm::Group& world = *trainee.store->mesh().world;
   const auto failure =
       comm::shared_failure(world, [&] { load_one(folder, trainee, /*optimizer=*/nullptr, apply); });
-  if (failure) {
+  comm::all_or_nothing_told_once(world, "loading the best checkpoint", [&] {
+    if (!failure) return;
     throw FormatError("{} (load_best_model_at_end){}{}; resume from another checkpoint without it",
                       *failure, otherwise.empty() ? "" : "; ", otherwise);
-  }
+  });
 }
 
 std::vector<std::string> different_rows(const DataRows& now, const Json& progress) {

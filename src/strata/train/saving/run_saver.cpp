@@ -5,6 +5,7 @@
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/told_once.h"
 #include "strata/train/saving/checkpoint_contents.h"
 #include "strata/train/saving/results.h"
 #include "strata/train/saving/resume.h"
@@ -124,10 +125,13 @@ void RunSaver::require_memory_for_result() {
   const auto shortage =
       find_shortage(gather_copy_memory(copy_memory(result_memory_bytes(trainee_)), world_),
                     "gathered part of the result", "gathered parts of the result");
-  if (!shortage) return;
-  throw OutOfMemoryError(
-      "memory: found {}; free memory there or use more machines, so that the result can be written",
-      *shortage);
+  comm::all_or_nothing_told_once(world_, "looking for memory", [&] {
+    if (!shortage) return;
+    throw OutOfMemoryError(
+        "memory: found {}; free memory there or use more machines, so that the result can be "
+        "written",
+        *shortage);
+  });
 }
 
 bool RunSaver::has_room_for_copies(optim::Optimizer* optimizer) {
@@ -201,7 +205,11 @@ void RunSaver::tell(const checkpoint::SaveOutcome& outcome) {
 
 void RunSaver::report(const std::optional<checkpoint::SaveOutcome>& outcome, bool must_hold) {
   if (!outcome) return;
-  if (must_hold && !outcome->failure.empty()) throw IoError(unsaved_line(*outcome));
+  if (must_hold) {
+    comm::all_or_nothing_told_once(world_, "saving", [&] {
+      if (!outcome->failure.empty()) throw IoError(unsaved_line(*outcome));
+    });
+  }
   if (!outcome->is_told) tell(*outcome);
   checkpoints_.note_end(*outcome);
 }

@@ -176,7 +176,6 @@ void describe_run(const config::RunConfig& config, const Trainee& trainee, const
                                                 : "the CPU"));
 }
 
-// Settings that mean another thing here than their names say, or nothing.
 // A warm-up that outlasts the run: of one step, the rate of which is 0, nothing is learnt.
 void describe_warmup(const config::RunConfig& config, Trainer& trainer) {
   const int64_t steps = trainer.plan().max_steps;
@@ -192,6 +191,7 @@ void describe_warmup(const config::RunConfig& config, Trainer& trainer) {
       last > 0 ? "" : ", so that nothing is learnt"));
 }
 
+// Settings that mean another thing here than their names say, or nothing.
 void describe_settings(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
   if (config.shard.bf16 && trainee.compute_type == at::kFloat) {
     trainer.say(
