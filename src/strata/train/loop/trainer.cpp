@@ -367,8 +367,7 @@ void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
     const std::string advice =
         fault.is_of_base
             ? ": neither the rows nor learning_rate is at fault; take another copy of the model, "
-              "or "
-              "mend that tensor"
+              "or mend that tensor"
             : fmt::format(
                   "; the weights are those of step {}: lower learning_rate or look at the "
                   "data, then resume from the last checkpoint, or set on_nan to rollback",
