@@ -11,7 +11,7 @@ import pytest
 
 import preloaded
 from failing import fail, flags_of
-from running import base_flags, output_files, read_until, run_strata, start_strata, strata, wait_for_step, words_of
+from running import PROGRAM, base_flags, environment, output_files, read_until, run_strata, start_strata, strata, wait_for_step, words_of
 
 
 def test_output_folder_under_a_file(inputs, tmp_path):
@@ -273,3 +273,19 @@ def test_a_file_system_without_shared_maps(inputs, tmp_path):
         assert process.returncode == 0, text
         results.append((tmp_path / "out" / "model.safetensors").read_bytes())
     assert results == results[:1] * 3
+
+
+def test_a_log_that_fills_its_disk_is_named_once(small_disk):
+    """The rank goes on, and whoever watches sees every line. Oracle: what the rank wrote."""
+    lines = 30000
+    result = subprocess.run(
+        [str(PROGRAM), "launch", "--num_processes", "1", "--cpu", "--log_dir", str(small_disk / "logs"), "--no_python",
+         "/bin/sh", "-c", f"yes {'x' * 99} | head -n {lines}"],
+        capture_output=True, text=True, timeout=60, env=environment())
+    assert result.returncode == 0, result.stderr
+    shown = result.stdout.splitlines()
+    warning = (rf"warning: {small_disk}/logs/rank_0.log: found no space left on device when writing to it, "
+               "expected room for every line; from here on some are missing in it")
+    assert shown.count(warning) == 1
+    assert [line for line in shown if line != warning] == ["x" * 99] * lines
+    assert (small_disk / "logs" / "rank_0.log").stat().st_size < 100 * lines

@@ -34,6 +34,13 @@ def test_show_prints_values_and_origins(tmp_path):
     assert values["max_length"] == ("1024", "default")
 
 
+def test_show_takes_the_recipe_as_plan_does():
+    def values(*words):
+        return {name: value for name, (value, _) in shown(run("config", "show", *words, "--seed", 8)).items()}
+
+    assert values("dpo") == values("--recipe", "dpo") != values()
+
+
 def test_check_names_file_and_line(tmp_path):
     own = tmp_path / "run.yaml"
     own.write_text("seed: 1\nmax_step: 5\n")

@@ -127,6 +127,15 @@ def test_a_launch_line_works_with_plan_in_its_place(folder):
     assert "16 on 2 nodes" in text
 
 
+def test_the_recipe_is_no_flag_s_value(folder):
+    """A name of a recipe may be that of a data set, too."""
+    words = ["--model_name_or_path", folder, "--world_size", 2, "--device", "cuda"]
+    plain = strata("plan", *words)
+    assert strata("plan", *words, "--recipe", "sft") == plain
+    assert strata("plan", *words, "--dataset_name", "sft", "--output_dir", "train.py") == plain
+    assert strata("plan", *words, "dpo") == strata("plan", *words, "--recipe", "dpo") != plain
+
+
 def test_what_does_not_fit_is_told_with_what_would(folder):
     words = ["plan", "--model_name_or_path", folder, "--world_size", 8, "--device", "cuda",
              "--per_device_train_batch_size", 1, "--device_memory"]

@@ -13,6 +13,7 @@
 #include "strata/base/descriptor.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/write_advice.h"
 
 namespace strata {
 namespace {
@@ -81,10 +82,9 @@ class RemoveGuard {
     throw IoError("{}: found no folder {}, expected one; make it, or correct the path",
                   path.string(), parent_of(path).string());
   }
-  throw IoError(
-      "{}: found {} after {} bytes written, expected {} bytes; free space and permissions "
-      "in that folder, then run again",
-      path.string(), errno_text(error_number), written, expected);
+  throw IoError("{}: found {} after {} bytes written, expected {} bytes; {}, then run again",
+                path.string(), errno_text(error_number), written, expected,
+                write_advice(error_number, "free space and permissions in that folder"));
 }
 
 [[noreturn]] void throw_unrenamed(const fs::path& from, const fs::path& to, int error_number) {

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: strata config [--config_file FILE]    asks questions and writes a file of accelerate\n"
-    "       strata config show [flags]            every setting with its value and its origin\n"
+    "       strata config show [sft] [flags]      every setting with its value and its origin\n"
     "       strata config check FILE              judges a settings file of any kind\n"
     "       strata config default [--config_file FILE] [--mixed_precision P]\n"
     "                                             writes a file without questions\n"
@@ -31,9 +31,17 @@ constexpr const char* kUsage =
     "       strata config docs                    the page docs/guide/settings.md\n"
     "       strata config schema                  a JSON schema of settings files, for editors\n";
 
-int show(const std::vector<std::string>& flags) {
-  const config::Settings settings = config::resolve(
-      {.flags = flags, .environment = process_environment(), .flags_are_mixed = true});
+// The recipe may stand before the flags, as behind `strata launch`.
+int show(std::vector<std::string> words) {
+  std::string recipe;
+  if (!words.empty() && is_recipe(words[0])) {
+    recipe = recipe_of(words[0]);
+    words.erase(words.begin());
+  }
+  const config::Settings settings = config::resolve({.recipe = recipe,
+                                                     .flags = words,
+                                                     .environment = process_environment(),
+                                                     .flags_are_mixed = true});
   fmt::print("{}", config::show_settings(settings));
   std::fflush(stdout);
   print_warnings(settings.warnings);

@@ -1,6 +1,7 @@
 // `strata plan` (`strata estimate-memory`): the memory of a run before it starts.
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -9,7 +10,9 @@
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
 #include "strata/config/describe.h"
+#include "strata/config/field_text.h"
 #include "strata/config/flags.h"
+#include "strata/config/settings/table.h"
 
 namespace strata::cli {
 namespace {
@@ -31,12 +34,24 @@ std::vector<std::string> with_named_model(std::vector<std::string> arguments) {
   return arguments;
 }
 
+// Whether the word before it is a flag that takes a value: `--dataset_name sft` names data.
+bool is_value(const std::vector<std::string>& words, std::vector<std::string>::iterator word) {
+  if (word == words.begin()) return false;
+  const std::string& before = *std::prev(word);
+  if (!before.starts_with("--") || before.find('=') != std::string::npos) return false;
+  const config::Setting* setting = config::find_setting(config::normalized_name(before.substr(2)));
+  return setting && !config::is_switch(*setting);
+}
+
 // The recipe among the words, which are left without it: its name, a script's, or `-m MODULE`.
 std::string take_recipe(std::vector<std::string>& words) {
   const auto module = std::ranges::find_if(
       words, [](const std::string& word) { return word == "-m" || word == "--module"; });
   const bool is_module = module != words.end() && module + 1 != words.end();
-  const auto found = is_module ? module + 1 : std::ranges::find_if(words, is_recipe);
+  auto found = is_module ? module + 1 : std::ranges::find_if(words, is_recipe);
+  while (!is_module && found != words.end() && is_value(words, found)) {
+    found = std::find_if(found + 1, words.end(), is_recipe);
+  }
   if (found == words.end()) return "";
   const std::string program = *found;
   words.erase(is_module ? module : found, found + 1);

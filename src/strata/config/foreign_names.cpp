@@ -24,6 +24,8 @@ constexpr std::string_view kMeeting =
 constexpr std::string_view kMachines = "start strata launch on each machine, or use strata slurm";
 constexpr std::string_view kReference =
     "remove it: the reference is the model that training starts from, no other";
+constexpr std::string_view kAdapterFile = "remove it: the adapter's file says it by itself";
+constexpr std::string_view kNoMegatron = "remove it: layers stay on one rank";
 constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
 
 constexpr ForeignName kNames[] = {
@@ -65,6 +67,16 @@ constexpr ForeignName kNames[] = {
     {"rdzv_endpoint", "main_process_ip", kMeeting},
     {"rdzv_id", "", "remove it: machines meet at main_process_ip and main_process_port"},
     {"standalone", "", "remove it: one machine needs no meeting point"},
+    // adapter_config.json, which PEFT writes
+    {"revision", "model_revision"},
+    {"base_model_name_or_path", "model_name_or_path"},
+    {"task_type", "lora_task_type"},
+    {"init_ia3_weights", "", "remove it: (IA)^3 starts from ones"},
+    {"inference_mode", "", kAdapterFile},
+    {"peft_version", "", kAdapterFile},
+    {"auto_mapping", "", kAdapterFile},
+    {"megatron_config", "", kNoMegatron},
+    {"megatron_core", "", kNoMegatron},
     // scripts of many people
     {"use_lora", "use_peft"},
     {"use_qlora", "use_peft", "use use_peft and load_in_4bit"},

@@ -58,6 +58,14 @@ void translate_saving(Merge& merge) {
 void translate_zero_stage(Merge& merge) {
   constexpr const char* kStrategies[] = {"NO_SHARD", "ZERO1", "ZERO2", "FULL_SHARD"};
   if (const Given* given = merge.find("zero_stage")) {
+    // accelerate does not read the section deepspeed_config of such a file.
+    const Given* type = merge.find("distributed_type");
+    const bool is_of_fsdp =
+        type && canonical_text(*type) == "FSDP" && type->origin.rank == given->origin.rank;
+    if (is_of_fsdp && merge.text("use_deepspeed") != "true") {
+      throw ConfigError("{}: found beside {} FSDP, expected FSDP or DeepSpeed; remove one",
+                        named_source(*given), type->origin.source);
+    }
     const int stage = canonical_text(*given)[0] - '0';
     merge.add(make_given("fsdp_sharding_strategy", kStrategies[stage], origin_of(*given)));
   }

@@ -34,6 +34,14 @@ constexpr InnerKey kModelKeys[] = {{"dtype", "dtype"},
                                    {"use_cache", "use_cache"},
                                    {"load_in_4bit", "load_in_4bit"},
                                    {"load_in_8bit", "load_in_8bit"}};
+// transformers' AcceleratorConfig, which every dump of TrainingArguments holds.
+constexpr InnerKey kAcceleratorKeys[] = {
+    {"split_batches", "split_batches"},
+    {"dispatch_batches", "dispatch_batches"},
+    {"even_batches", "even_batches"},
+    {"use_seedable_sampler", "use_seedable_sampler"},
+    {"non_blocking", "non_blocking"},
+    {"gradient_accumulation_kwargs", "gradient_accumulation_kwargs"}};
 
 // "run.yaml:3 (model_init_kwargs.dtype)", "--model_init_kwargs.dtype".
 std::string place_of(const Given& kwargs, const std::string& key) {
@@ -55,9 +63,11 @@ std::string place_of(const Given& kwargs, const std::string& key) {
                     fmt::join(names, ", "), advice.empty() ? "" : "; ", advice);
 }
 
-std::string plain_text(const Json& value, const std::string& place) {
+std::string plain_text(const Json& value, std::string_view setting, const std::string& place) {
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_boolean() || value.is_number()) return value.dump();
+  // What fills no field is told from values that ask for nothing as it stands there.
+  const bool is_unbound = get_setting(setting).kind == Kind::kUnbound;
+  if (value.is_boolean() || value.is_number() || is_unbound) return value.dump();
   throw ConfigError("{}: found {}, expected a text, a number, true or false", place, value.dump());
 }
 
@@ -84,7 +94,7 @@ void translate_mapping(Merge& merge, const std::string& name, std::span<const In
     const auto inner = std::ranges::find(known, key, &InnerKey::name);
     if (inner == known.end()) throw_unknown(place, key, known);
     if (value.is_null()) continue;
-    merge.add(make_given(std::string(inner->setting), plain_text(value, place),
+    merge.add(make_given(std::string(inner->setting), plain_text(value, inner->setting, place),
                          {kwargs.origin.rank, place}));
   }
 }
@@ -94,6 +104,7 @@ void translate_mapping(Merge& merge, const std::string& name, std::span<const In
 void translate_kwargs(Merge& merge) {
   translate_mapping(merge, "dataset_kwargs", kDatasetKeys);
   translate_mapping(merge, "model_init_kwargs", kModelKeys);
+  translate_mapping(merge, "accelerator_config", kAcceleratorKeys);
 }
 
 }  // namespace strata::config

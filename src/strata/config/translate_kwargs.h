@@ -1,4 +1,5 @@
-// The mappings dataset_kwargs and model_init_kwargs, whose keys are settings of their own here.
+// The mappings dataset_kwargs, model_init_kwargs and accelerator_config, whose keys are settings of
+// their own here.
 // Owns: which keys each has. Never: what the settings mean.
 #pragma once
 

@@ -37,7 +37,7 @@ std::string line_start(int stream) {
 
 }  // namespace
 
-void write_all(int target, std::string_view text) {
+bool write_all(int target, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(target, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -46,9 +46,10 @@ void write_all(int target, std::string_view text) {
       ::poll(&waits, 1, -1);
       continue;
     }
-    if (written <= 0) return;  // the reader is gone; the ranks go on
+    if (written <= 0) return false;  // the reader is gone; the ranks go on
     text.remove_prefix(static_cast<size_t>(written));
   }
+  return true;
 }
 
 void write_lines(int target, std::string_view text) {
@@ -138,8 +139,9 @@ Relay::Read Relay::read_some() {
 void Relay::take(std::string_view bytes) {
   if (target_.prefix.empty()) {
     if (target_.stream >= 0) outgoing_ += bytes;
+    is_between_lines_ = bytes.ends_with('\n');
     if (target_.log >= 0) log_lines(bytes);
-    return;
+    return put_notice();
   }
   pending_ += bytes;
   size_t start = 0;
@@ -159,15 +161,15 @@ void Relay::take_line(std::string_view line) {
     outgoing_ += line;
     outgoing_ += '\n';
   }
-  if (target_.log >= 0) write_all(target_.log, shown_text(line) + "\n");
+  if (target_.log >= 0) write_log(shown_text(line) + "\n");
+  put_notice();
 }
 
 void Relay::log_lines(std::string_view bytes) {
   drawn_ += bytes;
   size_t start = 0;
   for (size_t end; (end = drawn_.find('\n', start)) != std::string::npos; start = end + 1) {
-    const std::string text = shown_text(std::string_view(drawn_).substr(start, end - start));
-    write_all(target_.log, text + "\n");
+    write_log(shown_text(std::string_view(drawn_).substr(start, end - start)) + "\n");
   }
   drawn_.erase(0, start);
   // A bar that is drawn for hours is one line: what was drawn over will not be shown.
@@ -177,8 +179,25 @@ void Relay::log_lines(std::string_view bytes) {
     drawn_.erase(0, redrawn);
     return;
   }
-  write_all(target_.log, drawn_ + "\n");
+  write_log(drawn_ + "\n");
   drawn_.clear();
+}
+
+// A disk without room costs lines of the log, and no rank; whoever watches is told once.
+void Relay::write_log(const std::string& text) {
+  if (write_all(target_.log, text) || has_told_of_log_) return;
+  const std::string reason = errno_text(errno);
+  has_told_of_log_ = true;
+  if (target_.stream < 0) return;
+  notice_ = fmt::format(
+      "warning: {}: found {} when writing to it, expected room for every line; from here on some "
+      "are missing in it\n",
+      target_.log_name, reason);
+}
+
+void Relay::put_notice() {
+  if (notice_.empty() || !is_between_lines_ || target_.stream < 0) return;
+  outgoing_ += line_start(target_.stream) + std::exchange(notice_, {});
 }
 
 // True when all is written.
@@ -226,6 +245,8 @@ void Relay::close() {
   drain();
   if (!pending_.empty()) take_line(std::exchange(pending_, {}));
   if (!drawn_.empty()) log_lines("\n");
+  is_between_lines_ = true;  // nothing of the rank follows
+  put_notice();
   flush(/*waits=*/true);
   source_ = Descriptor();
 }

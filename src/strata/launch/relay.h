@@ -12,8 +12,8 @@
 
 namespace strata::launch {
 
-// Stops silently when the reader is gone.
-void write_all(int target, std::string_view text);
+// Stops silently when the reader is gone. Returns whether all was written; errno says why not.
+bool write_all(int target, std::string_view text);
 
 // The same for whole lines. On a terminal they replace rank 0's progress bar, which is drawn again
 // after its next step.
@@ -33,9 +33,10 @@ Channel open_pipe();
 Channel open_terminal(int terminal);
 
 struct RelayTarget {
-  int stream = -1;     // the caller's; negative: not shown
-  std::string prefix;  // of every line there; empty: bytes pass as they come, lines or not
-  int log = -1;        // the caller's: takes whole lines, as shown_text; negative: none
+  int stream = -1;            // the caller's; negative: not shown
+  std::string prefix;         // of every line there; empty: bytes pass as they come, lines or not
+  int log = -1;               // the caller's: takes whole lines, as shown_text; negative: none
+  std::string log_name = {};  // for a message
 };
 
 // Passes on what a channel delivers. Threads: one.
@@ -61,6 +62,8 @@ class Relay {
   void take(std::string_view bytes);
   void take_line(std::string_view line);
   void log_lines(std::string_view bytes);
+  void write_log(const std::string& text);
+  void put_notice();
   bool flush(bool waits);
   void follow_size();
 
@@ -70,6 +73,9 @@ class Relay {
   std::string pending_;   // of a line that has no end yet
   std::string drawn_;     // the same for the log, where bytes pass as they come
   std::string outgoing_;  // not yet taken by the stream
+  bool has_told_of_log_ = false;
+  std::string notice_;            // a line of ours, for the next place between two of the rank's
+  bool is_between_lines_ = true;  // what the stream has been given
 };
 
 }  // namespace strata::launch

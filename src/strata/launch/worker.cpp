@@ -143,7 +143,8 @@ Channel open_channel(const Worker& worker, int stream) {
 RelayTarget relay_target(const Worker& worker, int stream) {
   return {.stream = stream,
           .prefix = worker.rank == 0 ? "" : fmt::format("[rank {}] ", worker.rank),
-          .log = worker.log.get()};
+          .log = worker.log.get(),
+          .log_name = worker.log_file.string()};
 }
 
 // Rank 0 is always shown; of the others with a log folder what `tee` says.

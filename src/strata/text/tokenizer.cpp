@@ -53,6 +53,10 @@ void Tokenizer::Impl::run_model(std::string_view piece, std::vector<ModelToken>&
 
 namespace {
 
+constexpr const char* kHiddenToken =
+    "; transformers writes this in the place of any token where it writes its arguments down: "
+    "remove the line, or write the token";
+
 // Where the next word begins: at a mark behind something else.
 size_t word_end(std::string_view text, size_t begin) {
   size_t at = begin;
@@ -256,14 +260,16 @@ const std::vector<std::pair<AddedToken, int32_t>>& Tokenizer::tokens_since_load(
 
 void Tokenizer::set_eos_token(std::string token) {
   if (!token_to_id(token)) {
-    throw ConfigError("eos_token: found \"{}\", expected a token of {}", token, impl_->subject);
+    throw ConfigError("eos_token: found \"{}\", expected a token of {}{}", token, impl_->subject,
+                      token == "<EOS_TOKEN>" ? kHiddenToken : "");
   }
   impl_->specials.eos = std::move(token);
 }
 
 void Tokenizer::set_pad_token(std::string token) {
   if (!token_to_id(token)) {
-    throw ConfigError("pad_token: found \"{}\", expected a token of {}", token, impl_->subject);
+    throw ConfigError("pad_token: found \"{}\", expected a token of {}{}", token, impl_->subject,
+                      token == "<PAD_TOKEN>" ? kHiddenToken : "");
   }
   impl_->specials.pad = std::move(token);
 }

@@ -95,7 +95,9 @@ TEST(WriteFileAtomically, KeepsTheOldFileWhenTheDiskIsFull) {
   }
   EXPECT_EQ(message, path.string() +
                          ": found file too large after 4096 bytes written, expected 10000 bytes; "
-                         "free space and permissions in that folder, then run again");
+                         "raise the limit on the size of a file (ulimit -f), or choose a folder "
+                         "whose file system holds such "
+                         "files, then run again");
   EXPECT_EQ(read_file(path), "old");
   EXPECT_EQ(count_entries(folder.path()), 1u);
 }

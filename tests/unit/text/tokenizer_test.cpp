@@ -195,6 +195,12 @@ TEST_F(TokenizerTest, TemplateAddsSpecialTokens) {
   tokenizer->set_eos_token("b");
   EXPECT_EQ(tokenizer->eos_id(), 1);
   EXPECT_THROW(tokenizer->set_pad_token("nope"), ConfigError);
+  try {
+    tokenizer->set_eos_token("<EOS_TOKEN>");
+    ADD_FAILURE() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("transformers writes this in the place of any token"));
+  }
 }
 
 TEST_F(TokenizerTest, StreamNeverSplitsCharacters) {

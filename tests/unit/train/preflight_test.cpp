@@ -1,6 +1,8 @@
 // Oracle: the free space that the operating system reports; sums over ranks that share memory.
 #include "strata/train/saving/preflight.h"
 
+#include <sys/resource.h>
+
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
@@ -49,6 +51,21 @@ TEST(Preflight, WhatAStopWouldLackIsAWarning) {
   ASSERT_TRUE(found);
   EXPECT_NE(found->find("for the checkpoint of a request to stop"), std::string::npos) << *found;
   EXPECT_TRUE(shortage_for_stop(folder.path(), {.stop_bytes = 2 * all}));
+}
+
+// Oracle: the limit that the operating system was told.
+TEST(Preflight, AFileThatThisProcessMayNotWriteIsAWarning) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 1'000'000;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &low), 0);
+  const auto at_limit = file_size_warning(1'000'000), beyond = file_size_warning(1'000'001);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_FALSE(at_limit);
+  ASSERT_TRUE(beyond);
+  EXPECT_NE(beyond->find("found a limit of 1.00 MB a file (ulimit -f)"), std::string::npos)
+      << *beyond;
 }
 
 TEST(Preflight, AFolderThatIsNotSharedIsNamed) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <string_view>
 
 #include "strata/base/error.h"
@@ -37,10 +38,13 @@ class RecipeRules : Rules {
  private:
   // Settings of the other recipes would be ignored.
   void refuse_others() {
+    std::set<std::string_view> looked_at;
     for (const RecipeRow& other : recipes()) {
       for (const std::string_view name : other.settings) {
         const Given* found = given(std::string(name));
-        if (found == nullptr || has(recipe_, name) || is_plain(*found)) continue;
+        // Two recipes may share a name.
+        if (found == nullptr || has(recipe_, name) || !looked_at.insert(name).second) continue;
+        if (is_plain(*found)) continue;
         if (recipe_.command == "sft") require_own_value(*found);
         throw ConfigError(
             "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}{}",

@@ -50,6 +50,9 @@ void warn_of_inert(const DsFile& file, bool uses_files, std::vector<std::string>
   for (const DsEntry& entry : file.entries) {
     if (entry.is_auto || entry.value.is_null() || is_switched_off(file, entry)) continue;
     if (entry.key->use == DsUse::kNoEffect) add(entry.key->text, entry.path);
+    if (entry.path.starts_with("fp16.") && !file.find("fp16.enabled")) {
+      add("fp16 is off without fp16.enabled", entry.path);
+    }
     const bool is_of_files =
         entry.path == "zero_optimization.sub_group_size" || entry.path.starts_with("aio.");
     if (entry.key->use == DsUse::kCode && is_of_files && !uses_files) {

@@ -151,6 +151,11 @@ std::vector<Setting> loop_settings() {
        .refused = {"batch_rebalance"},
        .help = "order of the examples; group_by_length: those of about the same length in one "
                "batch, the longest first"},
+      {.name = "accelerator_config",
+       .kind = Kind::kTranslated,
+       .help = "mapping (or its JSON text) of split_batches, dispatch_batches, even_batches, "
+               "use_seedable_sampler and non_blocking, as transformers writes it",
+       .peer = "TrainingArguments"},
       {.name = "group_by_length",
        .kind = Kind::kTranslated,
        .is_switch = true,

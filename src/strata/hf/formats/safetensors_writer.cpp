@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/write_advice.h"
 #include "strata/hf/formats/safetensors.h"
 
 namespace strata::hf {
@@ -149,10 +150,9 @@ void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {
 void SafetensorsWriter::reserve() {
   const int error_number = files_.reserve(file_.get(), file_bytes_);
   if (error_number == 0) return;
-  throw IoError(
-      "{}: found {} with {} bytes free, expected room for {} bytes; free space or choose "
-      "another folder",
-      path_.string(), errno_text(error_number), available_bytes(path_), file_bytes_);
+  throw IoError("{}: found {} with {} bytes free, expected room for {} bytes; {}", path_.string(),
+                errno_text(error_number), available_bytes(path_), file_bytes_,
+                write_advice(error_number, "free space or choose another folder"));
 }
 
 void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offset) {
@@ -165,10 +165,9 @@ void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offse
 }
 
 void SafetensorsWriter::fail_write(int error_number, uint64_t written) const {
-  throw IoError(
-      "{}: found {} after {} bytes written, expected {} bytes; free space or choose another "
-      "folder, then save again",
-      path_.string(), errno_text(error_number), written, file_bytes_);
+  throw IoError("{}: found {} after {} bytes written, expected {} bytes; {}, then save again",
+                path_.string(), errno_text(error_number), written, file_bytes_,
+                write_advice(error_number, "free space or choose another folder"));
 }
 
 void SafetensorsWriter::write(std::string_view name, std::span<const std::byte> data,

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/write_advice.h"
 #include "strata/hf/formats/zip.h"
 
 namespace strata::hf {
@@ -41,10 +42,9 @@ ZipStreamWriter::ZipStreamWriter(int descriptor, uint64_t begin, std::string top
 void ZipStreamWriter::put(std::string_view bytes) {
   const size_t written = files_.write(descriptor_, std::as_bytes(std::span(bytes)), at_);
   if (written != bytes.size()) {
-    throw IoError(
-        "{}: found {} after {} bytes written, expected more room; free space or choose "
-        "another folder",
-        subject_, errno_text(errno), at_ + written);
+    throw IoError("{}: found {} after {} bytes written, expected more room; {}", subject_,
+                  errno_text(errno), at_ + written,
+                  write_advice(errno, "free space or choose another folder"));
   }
   at_ += bytes.size();
 }

@@ -1,5 +1,6 @@
 #include "strata/train/saving/preflight.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -74,6 +75,15 @@ std::optional<std::string> shortage_for_stop(const fs::path& folder, const SaveP
       "warning: output_dir: found {} free in {}, expected {} for the checkpoint of a request to "
       "stop ({} with the optimizer's state); without it what was trained by then is lost",
       readable(found), folder.string(), readable(needed), readable(plan.stop_bytes));
+}
+
+std::optional<std::string> file_size_warning(uint64_t bytes) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= bytes) return std::nullopt;
+  return fmt::format(
+      "warning: output_dir: found a limit of {} a file (ulimit -f), expected {} for the largest "
+      "that a save or the result may write; raise it, or what was trained cannot be saved",
+      readable(limit.rlim_cur), readable(bytes));
 }
 
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,

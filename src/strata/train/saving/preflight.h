@@ -33,6 +33,10 @@ void require_disk_space(const std::filesystem::path& folder, const SavePlan& pla
 std::optional<std::string> shortage_for_stop(const std::filesystem::path& folder,
                                              const SavePlan& plan);
 
+// A file of `bytes` that this process may not write (ulimit -f), as a warning; nothing where it
+// may.
+std::optional<std::string> file_size_warning(uint64_t bytes);
+
 // `frozen`: what is saved beside the weights that train.
 uint64_t checkpoint_bytes(Trainee& trainee, bool with_optimizer,
                           const checkpoint::FrozenWeights& frozen);

@@ -1,5 +1,6 @@
 #include "strata/train/saving/run_saver.h"
 
+#include "strata/base/byte_size.h"
 #include "strata/base/error.h"
 #include "strata/base/save_request.h"
 #include "strata/checkpoint/convert/saved_state.h"
@@ -111,6 +112,12 @@ void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,
                     3 * beside + settings_text_.size();
     plan.result_bytes = result_bytes_;
   }
+  // Of the files of a checkpoint, and of the result, the largest.
+  const uint64_t parts =
+      saving_policy(config_).in_whole_files ? 1 : trainee_.store->mesh().shard->size();
+  const uint64_t largest =
+      std::max((plan.num_checkpoints > 0 ? plan.checkpoint_bytes : 0) / parts,
+               std::min(plan.result_bytes, parse_byte_size(config_.train.max_shard_size)));
   comm::all_or_nothing(world_, "looking for room to save", [&] {
     if (!is_main()) return;
     const fs::path folder = config_.train.output_dir;
@@ -118,6 +125,7 @@ void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,
     require_disk_space(folder, plan);
     // Most runs are never asked to: no reason to refuse them.
     if (const auto warning = shortage_for_stop(folder, plan)) options_.say(*warning);
+    if (const auto warning = file_size_warning(largest)) options_.say(*warning);
   });
 }
 
