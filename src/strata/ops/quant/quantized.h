@@ -39,7 +39,8 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type);
 
 // c [M, N] = a op(b) + beta * c with beta 0 or 1, where op(b) is b transposed for `transposed`:
 // then b is [N, K], else [K, N]. a and c of one type, fp32 or bf16. Where the product is computed
-// in fp32 the weight is decoded into the packed panels and never exists as a whole.
+// in fp32 the weight is decoded into the packed panels and never exists as a whole; nor does one of
+// bitsandbytes' formats for up to 16 rows on a CPU, in fp32 and bf16.
 // `compute`: the type of the product: bf16 and fp16 round a and the weight to it, and the result,
 // which comes back in the type of c. On a CPU fp16 is a precision alone: sums are fp32, of values
 // that were rounded to it; what exceeds its range becomes infinite.
