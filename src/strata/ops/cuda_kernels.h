@@ -104,7 +104,7 @@ namespace strata::ops::quant::cuda {
 
 using ops::cuda::Stream;
 
-// A matrix of codes in device memory whose scales are fp32.
+// A matrix of codes in device memory whose scales are fp32, or the first of several of one form.
 struct MatrixCodes {
   bool is_int8;                     // signed bytes with a scale a row
   bool is_fp8;                      // a byte each with a scale a tile; else two elements a byte
@@ -117,8 +117,13 @@ struct MatrixCodes {
   const float* scales;
   IntGroups ints;   // whole numbers, which have no `scales` but theirs
   float table[16];  // what 4-bit codes stand for
+  // To the parts of the next matrix: from codes and the parts of whole numbers, in bytes; from
+  // scales, in elements.
+  int64_t bytes_apart = 0, scales_apart = 0;
 };
-void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream);
+// `count` matrices, one behind the other in `out`. Requires for several: rows * columns is a
+// multiple of 8.
+void dequantize(const MatrixCodes& matrix, int64_t count, Element type, void* out, Stream stream);
 
 // y [rows, matrix.rows] = x [rows, matrix.columns] W^T for few rows; the weight is decoded in
 // registers, rounded to `type` as dequantize() would.
@@ -134,17 +139,30 @@ struct SmallProduct {
 };
 void multiply_few_rows(const MatrixCodes& matrix, const SmallProduct& product, Stream stream);
 
-// A matrix [rows, columns] in MXFP4, as cpu::Mxfp4Codes. Requires: codes at a multiple of 16 bytes.
+// A matrix [rows, columns] in MXFP4, as cpu::Mxfp4Codes, or the first of several. Requires: codes
+// at multiples of 16 bytes.
 struct Mxfp4Codes {
   const uint8_t *codes, *scales;
   int64_t rows, columns;
-  bool through_half;  // values are rounded to fp16 on the way
+  bool through_half;        // values are rounded to fp16 on the way
+  int64_t bytes_apart = 0;  // to codes and scales of the next matrix
 };
-void decode_mxfp4(const Mxfp4Codes& matrix, Element type, void* out, Stream stream);
+// `count` matrices, one behind the other in `out`.
+void decode_mxfp4(const Mxfp4Codes& matrix, int64_t count, Element type, void* out, Stream stream);
 
-// out[i] = map[codes[i]] * scales[i / block] + *mean, two roundings; `map` [256].
-void dequantize_dynamic(const float* map, int64_t block, const uint8_t* codes, const float* scales,
-                        const float* mean, int64_t n, float* out, Stream stream);
+// Scales that are codes of the 8-bit dynamic map themselves: scale i is
+// map[codes[i]] * scales[i / block] + *mean, two roundings; `map` [256], `mean` may be null.
+struct NestedScales {
+  const float* map;
+  int64_t block;
+  const uint8_t* codes;
+  const float* scales;
+  const float* mean;
+  int64_t bytes_apart = 0;  // to each part of the next matrix; a multiple of 4
+};
+// `count` times n scales, one behind the other in `out`.
+void dequantize_dynamic(const NestedScales& nested, int64_t n, int64_t count, float* out,
+                        Stream stream);
 // The inverse without a mean: the nearest value of the map. NaN counts as nothing in the scale.
 void quantize_dynamic(const float* map, bool is_signed, int64_t block, const float* x, int64_t n,
                       uint8_t* codes, float* scales, Stream stream);

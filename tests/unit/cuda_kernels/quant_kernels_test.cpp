@@ -6,6 +6,7 @@
 #include "../ops/int_reference.h"
 #include "../ops/mxfp4_reference.h"
 #include "../ops/reference.h"
+#include "../ops/several_matrices.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/quant/codebook.h"
@@ -38,7 +39,8 @@ void expect_decoded(const QuantizedMatrix& matrix, const at::Tensor& expected) {
   const at::Tensor scales = matrix.scales();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor out = at::full({numel + 1}, 5, at::TensorOptions().dtype(type));
-    cuda::dequantize(codes_on_device(matrix, scales), element_of(type), out.data_ptr(), kStream);
+    cuda::dequantize(codes_on_device(matrix, scales), /*count=*/1, element_of(type), out.data_ptr(),
+                     kStream);
     EXPECT_TRUE(at::equal(out.narrow(0, 0, numel), expected.to(type).view({-1})))
         << describe(matrix.format) << " " << matrix.rows << " x " << matrix.columns << " "
         << c10::toString(matrix.plain) << " " << c10::toString(type);
@@ -89,7 +91,7 @@ TEST(CudaQuantKernels, DecodeMxfp4) {
         const at::Tensor out = at::full({rows * columns + 1}, 5, at::TensorOptions().dtype(type));
         const Element element = element_of(type);
         cuda::decode_mxfp4({bytes, bytes + matrix.layout().scales, columns, rows, through_half},
-                           element, out.mutable_data_ptr(), kStream);
+                           /*count=*/1, element, out.mutable_data_ptr(), kStream);
         EXPECT_TRUE(at::allclose(out.narrow(0, 0, rows * columns).view({columns, rows}),
                                  expected.to(type), 0, 0, /*equal_nan=*/true))
             << rows << " x " << columns << " " << c10::toString(type) << " " << through_half;
@@ -116,6 +118,52 @@ TEST(CudaQuantKernels, MultiplyFewRowsOfFp8) {
     if (of.columns % 8 != 0) continue;
     const QuantizedMatrix matrix = ops::reference::random_fp8(of, at::kBFloat16);
     expect_few_rows(matrix, ops::reference::fp8_by_hand(matrix).to(at::kDouble));
+  }
+}
+
+// Oracle: each by itself on the CPU. Of every kind, at a distance that is not their size.
+TEST(CudaQuantKernels, DecodeSeveral) {
+  at::manual_seed(11);
+  for (const ops::reference::SeveralCase& of : ops::reference::several_cases()) {
+    const QuantizedMatrices matrices = ops::reference::random_several(of);
+    const QuantizedMatrix& first = matrices.first;
+    const Format& format = of.format;
+    const at::Tensor expected = ops::reference::several_one_by_one(matrices, at::kFloat);
+    const int64_t numel = expected.numel();
+    const at::Tensor out = at::full({numel + 1}, 5.0f);
+    const auto* bytes = first.bytes.const_data_ptr<uint8_t>();
+    if (format == kMxfp4Format) {
+      cuda::decode_mxfp4({.codes = bytes,
+                          .scales = bytes + first.layout().scales,
+                          .rows = first.columns,
+                          .columns = first.rows,
+                          .through_half = false,
+                          .bytes_apart = matrices.bytes_apart},
+                         matrices.count, Element::kFloat, out.data_ptr(), kStream);
+    } else {
+      at::Tensor scales = first.scales();
+      int64_t scales_apart = matrices.bytes_apart / 4;
+      if (format.nested) {
+        scales_apart = scales.numel();
+        const at::Tensor resolved = at::empty({matrices.count * scales_apart});
+        cuda::dequantize_dynamic({.map = dynamic_map(true).data(),
+                                  .block = kNestedBlock,
+                                  .codes = scales.const_data_ptr<uint8_t>(),
+                                  .scales = first.nested().const_data_ptr<float>(),
+                                  .mean = first.mean().const_data_ptr<float>(),
+                                  .bytes_apart = matrices.bytes_apart},
+                                 scales_apart, matrices.count, resolved.data_ptr<float>(), kStream);
+        scales = resolved;
+      }
+      cuda::MatrixCodes codes = codes_on_device(first, scales);
+      codes.bytes_apart = matrices.bytes_apart;
+      codes.scales_apart = scales_apart;
+      cuda::dequantize(codes, matrices.count, Element::kFloat, out.data_ptr(), kStream);
+    }
+    EXPECT_TRUE(
+        at::allclose(out.narrow(0, 0, numel), expected.view({-1}), 0, 0, /*equal_nan=*/true))
+        << describe(format);
+    EXPECT_EQ(out[numel].item<float>(), 5);
   }
 }
 
@@ -207,14 +255,16 @@ TEST(CudaQuantKernels, DynamicMap) {
       EXPECT_EQ(codes_found.ne(codes).sum().item<int64_t>(), 0) << n;
       const at::Tensor decoded = at::empty({n}), found = at::empty({n});
       decode_state(codes, scales, is_signed, decoded);
-      cuda::dequantize_dynamic(map, kStateBlock, codes.const_data_ptr<uint8_t>(),
-                               scales.const_data_ptr<float>(), nullptr, n, found.data_ptr<float>(),
-                               kStream);
+      cuda::NestedScales nested{.map = map,
+                                .block = kStateBlock,
+                                .codes = codes.const_data_ptr<uint8_t>(),
+                                .scales = scales.const_data_ptr<float>(),
+                                .mean = nullptr};
+      cuda::dequantize_dynamic(nested, n, /*count=*/1, found.data_ptr<float>(), kStream);
       EXPECT_TRUE(at::equal(found, decoded)) << n;
       const float mean = 0.375f;
-      cuda::dequantize_dynamic(map, kStateBlock, codes.const_data_ptr<uint8_t>(),
-                               scales.const_data_ptr<float>(), &mean, n, found.data_ptr<float>(),
-                               kStream);
+      nested.mean = &mean;
+      cuda::dequantize_dynamic(nested, n, /*count=*/1, found.data_ptr<float>(), kStream);
       EXPECT_TRUE(at::equal(found, decoded + mean)) << n;
     }
   }

@@ -1,6 +1,7 @@
 // Oracle: ATen's autograd in double precision over every expert for every token; for the order of
 // rows, the definition; bit-equality between numbers of threads.
 #include <atomic>
+#include <memory>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -198,7 +199,7 @@ TEST_F(GroupedProduct, IsThatOfEveryExpert) {
   bring_together(layers_);
   for (const bool back : {false, true}) {
     const at::Tensor x = at::randn({18, back ? kAligned.width : kAligned.hidden});
-    const auto found = grouped_product(weights_, x, rows_, back);
+    const auto found = grouped_product(weights_, x, rows_, /*transposed=*/!back);
     ASSERT_TRUE(found.has_value());
     for (size_t e = 0; e < kExperts; ++e) {
       const at::Tensor& weight = weights_[e]->value();
@@ -211,23 +212,140 @@ TEST_F(GroupedProduct, IsThatOfEveryExpert) {
 
 TEST_F(GroupedProduct, IsNotOfWeightsApart) {
   const at::Tensor x = at::randn({18, kAligned.hidden});
-  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*back=*/false).has_value());
+  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*transposed=*/true).has_value());
   bring_together(layers_);
   std::swap(weights_[2], weights_[3]);
-  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*back=*/false).has_value());
+  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*transposed=*/true).has_value());
 }
 
 TEST_F(GroupedProduct, IsNotTakenWhereItIsALoopInside) {
   bring_together(layers_);
   choose_grouped_products(GroupedProducts::kWhereFaster);
   EXPECT_FALSE(
-      grouped_product(weights_, at::randn({18, kAligned.hidden}), rows_, false).has_value());
+      grouped_product(weights_, at::randn({18, kAligned.hidden}), rows_, true).has_value());
 }
 
 TEST_F(GroupedProduct, IsNotOfOtherTypes) {
   bring_together(layers_);
   const at::Tensor x = at::randn({18, kAligned.hidden}).to(at::kBFloat16);
-  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*back=*/false).has_value());
+  EXPECT_FALSE(grouped_product(weights_, x, rows_, /*transposed=*/true).has_value());
+}
+
+using ops::quant::Format;
+using ops::quant::Kind;
+
+constexpr int64_t kRows = 48, kColumns = 64;  // of matrices in codes
+
+// Of every expert, one behind the other with something between them, as a unit has them.
+struct ParametersInCodes {
+  std::vector<std::unique_ptr<Parameter>> of_each;
+
+  explicit ParametersInCodes(const Format& format, int64_t between = 32) {
+    at::manual_seed(8);
+    for (int64_t e = 0; e < kExperts; ++e) add({kRows, kColumns}, format);
+    const int64_t own = of_each[0]->stored_numel(), distance = (own + between) / 16 * 16;
+    const at::Tensor memory = at::full({kExperts * distance}, 255, at::kByte);
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const at::Tensor part = memory.narrow(0, e * distance, own);
+      part.copy_(of_each[static_cast<size_t>(e)]->encoded(at::randn({kRows, kColumns})));
+      of_each[static_cast<size_t>(e)]->attach_value(part);
+    }
+  }
+  void add(const std::vector<int64_t>& shape, const Format& format) {
+    of_each.push_back(std::make_unique<Parameter>("w", shape, at::kFloat));
+    of_each.back()->set_requires_grad(false);
+    of_each.back()->set_quantization({.format = format});
+  }
+  std::vector<const Parameter*> all() const {
+    std::vector<const Parameter*> list;
+    for (const auto& parameter : of_each) list.push_back(parameter.get());
+    return list;
+  }
+};
+
+class GroupedCodes : public testing::TestWithParam<std::tuple<Format, GroupedProducts>> {
+ protected:
+  ~GroupedCodes() override { choose_grouped_products(GroupedProducts::kWhereFaster); }
+
+  // Oracle: products one by one with what a parameter is decoded to. Experts from the fifth on have
+  // no rows, and so has the third.
+  void expect_products(const std::vector<const Parameter*>& weights, const at::Tensor& dense) {
+    const at::Tensor chosen = at::arange(36).view({18, 2}).remainder(4);
+    const ExpertRows rows = sort_by_expert(chosen.add(chosen.eq(2)), kExperts);
+    for (const bool transposed : {false, true}) {
+      const at::Tensor x = at::randn({36, transposed ? dense.size(2) : dense.size(1)});
+      choose_grouped_products(std::get<1>(GetParam()));
+      const auto found = grouped_product(weights, x, rows, transposed);
+      ASSERT_TRUE(found.has_value());
+      for (size_t e = 0; e < kExperts; ++e) {
+        const at::Tensor matrix = dense[static_cast<int64_t>(e)];
+        const at::Tensor expected = at::mm(rows_of(x, rows, e), transposed ? matrix.t() : matrix);
+        EXPECT_TRUE(at::allclose(rows_of(*found, rows, e), expected, 1e-5, 1e-5)) << e;
+      }
+    }
+    EXPECT_EQ(grouped_product_refusal(), "");
+  }
+};
+
+TEST_P(GroupedCodes, OfLayers) {
+  const ParametersInCodes codes(std::get<0>(GetParam()));
+  std::vector<at::Tensor> dense;
+  for (const Parameter* p : codes.all()) dense.push_back(p->dense_value(at::kFloat));
+  expect_products(codes.all(), at::stack(dense));
+}
+
+TEST_P(GroupedCodes, OfOneParameter) {
+  Parameter weight("w", {kExperts, kRows, kColumns}, at::kFloat);
+  weight.set_requires_grad(false);
+  weight.set_quantization({.format = std::get<0>(GetParam())});
+  weight.attach_value(weight.encoded(at::randn({kExperts, kRows, kColumns})));
+  expect_products({&weight}, weight.dense_value(at::kFloat));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Forms, GroupedCodes,
+    testing::Combine(testing::Values(Format{Kind::kNf4, 64, false}, Format{Kind::kFp4, 64, true},
+                                     Format{Kind::kInt8, 64, false}),
+                     testing::Values(GroupedProducts::kAlways, GroupedProducts::kTwoDecoded)));
+
+TEST(GroupedCodesOfFiles, InMxfp4) {
+  at::manual_seed(9);
+  Parameter weight("w", {kExperts, kRows * 2, kColumns}, at::kFloat);  // whole blocks of 32 rows
+  weight.set_requires_grad(false);
+  weight.set_quantization({.format = ops::quant::kMxfp4Format});
+  // Scales of about 1.
+  weight.attach_value(at::randint(120, 130, {weight.stored_numel()}, at::kByte));
+  const at::Tensor dense = weight.dense_value(at::kFloat);
+  const ExpertRows rows = sort_by_expert(at::arange(18).view({9, 2}).remainder(5), kExperts);
+  const at::Tensor x = at::randn({18, kRows * 2});
+  for (const GroupedProducts how : {GroupedProducts::kAlways, GroupedProducts::kTwoDecoded}) {
+    choose_grouped_products(how);
+    const auto found = grouped_product({&weight}, x, rows, /*transposed=*/false);
+    choose_grouped_products(GroupedProducts::kWhereFaster);
+    ASSERT_TRUE(found.has_value());
+    for (size_t e = 0; e < kExperts; ++e) {
+      const at::Tensor expected = at::mm(rows_of(x, rows, e), dense[static_cast<int64_t>(e)]);
+      EXPECT_TRUE(at::allclose(rows_of(*found, rows, e), expected, 1e-5, 1e-5)) << e;
+    }
+  }
+}
+
+// Codes that are decoded to another type than that of the rows, and codes at no one distance.
+TEST(GroupedCodesOfFiles, AreNotOfOthers) {
+  const ParametersInCodes codes({Kind::kNf4, 64, false});
+  const ExpertRows rows = sort_by_expert(at::arange(18).view({9, 2}).remainder(5), kExperts);
+  const at::Tensor x = at::randn({18, kColumns});
+  choose_grouped_products(GroupedProducts::kAlways);
+  std::vector<const Parameter*> weights = codes.all();
+  EXPECT_TRUE(grouped_product(weights, x, rows, /*transposed=*/true).has_value());
+  std::swap(weights[0], weights[1]);
+  EXPECT_FALSE(grouped_product(weights, x, rows, /*transposed=*/true).has_value());
+  Parameter rounded("w", {kExperts, kRows, kColumns}, at::kFloat);
+  rounded.set_requires_grad(false);
+  rounded.set_quantization({.format = {Kind::kNf4, 64, false}, .compute = at::kBFloat16});
+  rounded.attach_value(rounded.encoded(at::randn({kExperts, kRows, kColumns})));
+  EXPECT_FALSE(grouped_product({&rounded}, x, rows, /*transposed=*/true).has_value());
+  choose_grouped_products(GroupedProducts::kWhereFaster);
 }
 
 TEST(Experts, GradientsDoNotNeedTheResult) {

@@ -4,6 +4,7 @@
 
 #include "gathered.h"
 #include "strata/nn/experts/fused_experts.h"
+#include "strata/nn/experts/grouped_product.h"
 
 namespace strata::nn {
 namespace {
@@ -11,13 +12,31 @@ namespace {
 constexpr int64_t kTokens = 7, kHidden = 6, kWidth = 5, kExperts = 9;
 constexpr ops::ClampedGate kGate{.alpha = 1.3f, .limit = 0.5f};
 
-struct Layer {
-  Parameter gate_up{"gate_up", {kExperts, kHidden, 2 * kWidth}, at::kFloat};
-  Parameter gate_up_bias{"gate_up_bias", {kExperts, 2 * kWidth}, at::kFloat};
-  Parameter down{"down", {kExperts, kWidth, kHidden}, at::kFloat};
-  Parameter down_bias{"down_bias", {kExperts, kHidden}, at::kFloat};
+struct Sizes {
+  int64_t hidden = kHidden, width = kWidth;
+};
+// Of rows that begin at multiples of 16 bytes, as products of all experts at once ask.
+constexpr Sizes kAligned{.hidden = 8, .width = 4};
 
-  Layer() {
+// Products of all experts at once, wherever they can be.
+struct AtOnce {
+  explicit AtOnce(bool chosen) {
+    if (chosen) choose_grouped_products(GroupedProducts::kAlways);
+  }
+  ~AtOnce() {
+    EXPECT_EQ(grouped_product_refusal(), "");
+    choose_grouped_products(GroupedProducts::kWhereFaster);
+  }
+};
+
+struct Layer {
+  Sizes sizes;
+  Parameter gate_up{"gate_up", {kExperts, sizes.hidden, 2 * sizes.width}, at::kFloat};
+  Parameter gate_up_bias{"gate_up_bias", {kExperts, 2 * sizes.width}, at::kFloat};
+  Parameter down{"down", {kExperts, sizes.width, sizes.hidden}, at::kFloat};
+  Parameter down_bias{"down_bias", {kExperts, sizes.hidden}, at::kFloat};
+
+  explicit Layer(const Sizes& of = {}) : sizes(of) {
     for (Parameter* p : all()) give_memory(*p);
   }
   std::vector<Parameter*> all() { return {&gate_up, &gate_up_bias, &down, &down_bias}; }
@@ -35,7 +54,7 @@ at::Tensor reference(const std::vector<at::Tensor>& leaves, const at::Tensor& x,
   const at::Tensor weights = at::softmax(best, 1);
   at::Tensor y = at::zeros_like(x);
   for (int64_t e = 0; e < kExperts; ++e) {
-    const at::Tensor both = (at::mm(x, leaves[0][e]) + leaves[1][e]).view({kTokens, kWidth, 2});
+    const at::Tensor both = (at::mm(x, leaves[0][e]) + leaves[1][e]).view({kTokens, -1, 2});
     const at::Tensor gate = both.select(2, 0).clamp_max(kGate.limit);
     const at::Tensor up = both.select(2, 1).clamp(-kGate.limit, kGate.limit);
     const at::Tensor gated = (up + 1) * gate * at::sigmoid(gate * kGate.alpha);
@@ -50,12 +69,12 @@ struct Inputs {
 };
 
 // The last expert is chosen by no token.
-Inputs make_inputs() {
+Inputs make_inputs(const Sizes& sizes = {}) {
   at::manual_seed(3);
   at::Tensor logits = at::randn({kTokens, kExperts});
   logits.select(1, kExperts - 1).sub_(20);
-  return {at::randn({kTokens, kHidden}).requires_grad_(true), logits.requires_grad_(true),
-          at::randn({kTokens, kHidden}).requires_grad_(true)};
+  return {at::randn({kTokens, sizes.hidden}).requires_grad_(true), logits.requires_grad_(true),
+          at::randn({kTokens, sizes.hidden}).requires_grad_(true)};
 }
 
 at::Tensor forward(Layer& layer, const Inputs& in, int64_t per_token,
@@ -65,12 +84,15 @@ at::Tensor forward(Layer& layer, const Inputs& in, int64_t per_token,
       route(in.logits, {.experts_per_token = per_token, .normalizes = true}, context), context);
 }
 
-class FusedGradients : public testing::TestWithParam<int64_t> {};
+// Experts per token; whether all experts are multiplied at once.
+class FusedGradients : public testing::TestWithParam<std::tuple<int64_t, bool>> {};
 
 TEST_P(FusedGradients, EqualThoseOfTheSumOverAll) {
-  const int64_t per_token = GetParam();
-  const Inputs in = make_inputs();
-  Layer layer;
+  const auto [per_token, at_once] = GetParam();
+  const AtOnce products(at_once);
+  const Sizes sizes = at_once ? kAligned : Sizes{};
+  const Inputs in = make_inputs(sizes);
+  Layer layer(sizes);
   std::vector<at::Tensor> leaves;
   for (const Parameter* p : layer.all()) leaves.push_back(reference_leaf(p->value()));
   const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
@@ -78,7 +100,7 @@ TEST_P(FusedGradients, EqualThoseOfTheSumOverAll) {
   const at::Tensor y = forward(layer, in, per_token);
   EXPECT_LT(relative_error(y, expected + in.residual.to(at::kDouble)), 1e-5);
 
-  const at::Tensor dy = at::randn({kTokens, kHidden});
+  const at::Tensor dy = at::randn({kTokens, sizes.hidden});
   torch::autograd::backward({y}, {dy});
   torch::autograd::backward({expected}, {dy.to(at::kDouble)});
   EXPECT_LT(relative_error(in.x.grad(), x64.grad()), 1e-5);
@@ -93,7 +115,8 @@ TEST_P(FusedGradients, EqualThoseOfTheSumOverAll) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Choices, FusedGradients, testing::Values(1, 3));
+INSTANTIATE_TEST_SUITE_P(Choices, FusedGradients,
+                         testing::Combine(testing::Values(1, 3), testing::Bool()));
 
 // Frozen experts with branches of rank 2 and 1.
 struct BranchedLayer : Layer {
@@ -204,11 +227,12 @@ TEST(FusedExperts, GradientsDoNotNeedTheResult) {
 
 // Rows of outputs, gate and up as halves, no biases; a number of each expert scales its weights.
 struct PlainLayer {
-  Parameter gate_up{"gate_up", {kExperts, 2 * kWidth, kHidden}, at::kFloat};
-  Parameter down{"down", {kExperts, kHidden, kWidth}, at::kFloat};
+  Sizes sizes;
+  Parameter gate_up{"gate_up", {kExperts, 2 * sizes.width, sizes.hidden}, at::kFloat};
+  Parameter down{"down", {kExperts, sizes.hidden, sizes.width}, at::kFloat};
   Parameter scales{"scales", {kExperts}, at::kFloat};
 
-  PlainLayer() {
+  explicit PlainLayer(const Sizes& of) : sizes(of) {
     for (Parameter* p : all()) give_memory(*p);
   }
   std::vector<Parameter*> all() { return {&gate_up, &down, &scales}; }
@@ -238,20 +262,23 @@ at::Tensor reference_of_halves(const std::vector<at::Tensor>& leaves, const at::
   return y;
 }
 
-class PlainGradients : public testing::TestWithParam<ops::GateKind> {};
+class PlainGradients : public testing::TestWithParam<std::tuple<ops::GateKind, bool>> {};
 
 TEST_P(PlainGradients, EqualThoseOfTheSumOverAll) {
-  const Inputs in = make_inputs();
-  PlainLayer layer;
+  const auto [gate, at_once] = GetParam();
+  const AtOnce products(at_once);
+  const Sizes sizes = at_once ? kAligned : Sizes{};
+  const Inputs in = make_inputs(sizes);
+  PlainLayer layer(sizes);
   std::vector<at::Tensor> leaves;
   for (const Parameter* p : layer.all()) leaves.push_back(reference_leaf(p->value()));
   const at::Tensor x64 = reference_leaf(in.x), logits64 = reference_leaf(in.logits);
-  const at::Tensor expected = reference_of_halves(leaves, x64, logits64, GetParam());
-  const at::Tensor dy = at::randn({kTokens, kHidden});
+  const at::Tensor expected = reference_of_halves(leaves, x64, logits64, gate);
+  const at::Tensor dy = at::randn({kTokens, sizes.hidden});
   torch::autograd::backward({expected}, {dy.to(at::kDouble)});
   // The second use of the parameters adds to their gradients.
   for (int use = 1; use <= 2; ++use) {
-    const at::Tensor y = layer.forward(in, GetParam());
+    const at::Tensor y = layer.forward(in, gate);
     EXPECT_LT(relative_error(y, expected + in.residual.to(at::kDouble)), 1e-5);
     torch::autograd::backward({y}, {dy});
     EXPECT_LT(relative_error(in.x.grad(), x64.grad() * use), 1e-5);
@@ -265,7 +292,9 @@ TEST_P(PlainGradients, EqualThoseOfTheSumOverAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gates, PlainGradients,
-                         testing::Values(ops::GateKind::kSilu, ops::GateKind::kGeluTanh));
+                         testing::Combine(testing::Values(ops::GateKind::kSilu,
+                                                          ops::GateKind::kGeluTanh),
+                                          testing::Bool()));
 
 // Of so many choices that libtorch would add by several threads at once.
 TEST(ScaledByExpert, AddsInOneOrder) {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "reference.h"
+#include "several_matrices.h"
 #include "strata/base/error.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/cross_entropy.h"
@@ -79,6 +80,30 @@ TEST(Devices, DecodeWhatTheTablesSay) {
             << device.str() << " " << quant::describe(format) << " " << rows << " x " << columns;
         const at::Tensor rounded = quant::dequantize(moved(matrix, device), at::kBFloat16);
         EXPECT_TRUE(at::equal(rounded.cpu(), expected.to(at::kBFloat16)));
+      }
+    }
+  }
+}
+
+// Oracle: each by itself, on the CPU.
+TEST(Devices, DecodeSeveralMatrices) {
+  for (const at::Device device : devices_under_test()) {
+    at::manual_seed(4);
+    for (const reference::SeveralCase& of : reference::several_cases()) {
+      const quant::QuantizedMatrices here = reference::random_several(of);
+      quant::QuantizedMatrices there = here;
+      const at::Tensor memory = at::empty({0}, at::kByte).set_(here.first.bytes.storage());
+      there.first.bytes = memory.to(device).narrow(0, 0, here.first.bytes.numel());
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor expected = reference::several_one_by_one(here, type);
+        const at::Tensor found = at::empty(expected.sizes(), at::device(device).dtype(type));
+        quant::decode_into(found, there);
+        EXPECT_TRUE(at::allclose(found.cpu(), expected, 0, 0, /*equal_nan=*/true))
+            << device.str() << " " << quant::describe(of.format) << " " << c10::toString(type);
+        const at::Tensor last = at::empty_like(found.narrow(0, 0, 1));
+        quant::decode_into(last, there.range(of.count - 1, 1));
+        EXPECT_TRUE(at::allclose(last.cpu(), expected.narrow(0, of.count - 1, 1), 0, 0,
+                                 /*equal_nan=*/true));
       }
     }
   }

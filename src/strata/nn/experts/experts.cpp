@@ -55,13 +55,22 @@ struct Product {
   bool has_base = false;  // the products by the weights are there, of all experts
 };
 
+// Whether the layer itself multiplies by whole numbers (forward_product_into()).
+bool multiplies_in_int8(const ExpertsCall& call, const Parameter& weight, bool back) {
+  const auto& quantization = weight.quantization();
+  return !back && !call.training && quantization &&
+         quantization->format.kind == ops::quant::Kind::kInt8;
+}
+
 // By one operation where that can be; else memory for products one by one.
 Product start_product(const ExpertsCall& call, Linear* Expert::*layer, const at::Tensor& x,
                       bool back) {
   std::vector<const Parameter*> weights;
   for (const Expert& expert : call.experts) weights.push_back(&(expert.*layer)->weight());
-  if (const auto rows = grouped_product(weights, x, call.rows, back)) {
-    return {*rows, /*has_base=*/true};
+  if (!multiplies_in_int8(call, *weights[0], back)) {
+    if (const auto rows = grouped_product(weights, x, call.rows, /*transposed=*/!back)) {
+      return {*rows, /*has_base=*/true};
+    }
   }
   return {at::empty({x.size(0), weights[0]->shape()[back ? 1 : 0]}, x.options())};
 }

@@ -9,6 +9,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/nn/experts/expert_matrices.h"
+#include "strata/nn/experts/grouped_product.h"
 #include "strata/nn/experts/swapped_branch.h"
 #include "strata/nn/function_state.h"
 #include "strata/ops/clamped_swiglu.h"
@@ -75,17 +76,36 @@ at::Tensor part(const at::Tensor& all, size_t expert) {
   return all.select(0, static_cast<int64_t>(expert));
 }
 
-// x W[e] + b[e], for the rows of each expert, and what the branch adds.
-at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatrices& m) {
-  const at::Tensor y = at::empty({x.size(0), m.out_features()}, x.options());
-  const ExpertMatrices matrices(*m.weight, x.scalar_type());
+// x M[e], or by its transpose, for the rows of each expert; added to rows of `biases` [experts,
+// out] where they are defined.
+at::Tensor multiply(const FusedCall& call, const at::Tensor& x, const Parameter& weight,
+                    bool transposed, const at::Tensor& biases) {
+  const auto bias_of = [&](size_t e) { return part(biases, e).unsqueeze(0); };
+  if (const auto y = grouped_product({&weight}, x, call.rows, transposed)) {
+    if (!biases.defined()) return *y;
+    const ActivityTimer timer(Activity::kElementWise);
+    visit_experts(call, [&](size_t e) {
+      if (call.rows.count(e) > 0) rows_of(*y, call.rows, e).add_(bias_of(e));
+    });
+    return *y;
+  }
+  const int64_t width = transposed ? weight.matrix_rows() : weight.matrix_columns();
+  const at::Tensor y = at::empty({x.size(0), width}, x.options());
+  const ExpertMatrices matrices(weight, x.scalar_type());
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
     const at::Tensor of_expert = rows_of(y, call.rows, e);
-    if (m.bias != nullptr) of_expert.copy_(part(m.bias->value(), e).expand(of_expert.sizes()));
-    matrices.multiply_into(of_expert, rows_of(x, call.rows, e), e, m.rows_are_outputs,
-                           /*beta=*/m.bias != nullptr ? 1 : 0);
+    if (biases.defined()) of_expert.copy_(bias_of(e).expand(of_expert.sizes()));
+    matrices.multiply_into(of_expert, rows_of(x, call.rows, e), e, transposed,
+                           /*beta=*/biases.defined() ? 1 : 0);
   });
+  return y;
+}
+
+// x W[e] + b[e], for the rows of each expert, and what the branch adds.
+at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatrices& m) {
+  const at::Tensor y = multiply(call, x, *m.weight, m.rows_are_outputs,
+                                m.bias != nullptr ? m.bias->value() : at::Tensor());
   if (m.branch == nullptr) return y;
   m.branch_is_swapped ? add_swapped_branch_(y, x, *m.branch, call.rows)
                       : add_expert_branch_({y}, x, *m.branch, call.rows);
@@ -102,14 +122,7 @@ void branch_backward(const FusedCall& call, const FusedMatrices& m, const at::Te
 
 // dy W[e]^T.
 at::Tensor project_back(const FusedCall& call, const at::Tensor& dy, const FusedMatrices& m) {
-  const at::Tensor dx = at::empty({dy.size(0), m.in_features()}, dy.options());
-  const ExpertMatrices matrices(*m.weight, dy.scalar_type());
-  visit_experts(call, [&](size_t e) {
-    if (call.rows.count(e) == 0) return;
-    matrices.multiply_into(rows_of(dx, call.rows, e), rows_of(dy, call.rows, e), e,
-                           !m.rows_are_outputs, /*beta=*/0);
-  });
-  return dx;
+  return multiply(call, dy, *m.weight, !m.rows_are_outputs, /*biases=*/{});
 }
 
 // The gradient of a parameter of all experts, a^T b of each expert's rows; zero of one without

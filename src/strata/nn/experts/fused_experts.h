@@ -46,8 +46,8 @@ struct FusedExperts {
 };
 
 // As add_experts_last(); without a residual the sum alone. Memory: keeps 2 * S * intermediate
-// elements, and x if gate_up or its branch trains or inputs are scaled; of codes one expert's
-// matrix is decoded at a time.
+// elements, and x if gate_up or its branch trains or inputs are scaled; of codes what
+// grouped_product() decodes at once, or one expert's matrix at a time.
 at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& x,
                                   const std::optional<at::Tensor>& residual, const Routing& routing,
                                   const ForwardContext& context);

@@ -249,16 +249,41 @@ __device__ inline void write_pack(const float* values, int count, T* out) {
   }
 }
 
+// Kernels that decode have a row of blocks for every matrix: the one of this block, whose `table`
+// is nobody's.
+__device__ inline MatrixCodes matrix_of_block(const MatrixCodes& first) {
+  const int64_t bytes = int64_t{blockIdx.y} * first.bytes_apart;
+  MatrixCodes matrix = first;
+  matrix.codes += bytes;
+  if (matrix.scales != nullptr) matrix.scales += int64_t{blockIdx.y} * first.scales_apart;
+  const auto behind = [bytes](const auto* part) {
+    using Part = decltype(part);
+    return part == nullptr ? part
+                           : reinterpret_cast<Part>(reinterpret_cast<const uint8_t*>(part) + bytes);
+  };
+  matrix.ints.scales = behind(first.ints.scales);
+  matrix.ints.zeros = behind(first.ints.zeros);
+  matrix.ints.order = behind(first.ints.order);
+  return matrix;
+}
+
+template <typename T>
+__device__ inline T* out_of_block(const MatrixCodes& matrix, T* out) {
+  return out + int64_t{blockIdx.y} * matrix.rows * matrix.columns;
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    decode_4bit_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+    decode_4bit_matrix(const __grid_constant__ MatrixCodes first, T* __restrict__ all) {
   __shared__ float table[16];
+  const MatrixCodes matrix = matrix_of_block(first);
+  T* out = out_of_block(matrix, all);
   const int64_t begin = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kElements;
   const int count = count_of_pack(matrix, begin);
   // Ahead of the barrier: the codes are on their way while the table is shared.
   Codes4Bit codes{};
   if (count > 0) codes = read_4bit(matrix, begin, count);
-  share_table(matrix, table);
+  share_table(first, table);
   if (count <= 0) return;
   float values[kElements];
   decode_4bit(codes, table, values);
@@ -267,8 +292,10 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T, bool kIsFp8>
 __global__ void __launch_bounds__(kThreads)
-    decode_byte_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+    decode_byte_matrix(const __grid_constant__ MatrixCodes of_first, T* __restrict__ all) {
   __shared__ Place first;
+  const MatrixCodes matrix = matrix_of_block(of_first);
+  T* out = out_of_block(matrix, all);
   const int64_t block_begin = int64_t{blockIdx.x} * kThreads * kElements;
   const uint32_t offset = threadIdx.x * kElements;
   const int64_t begin = block_begin + offset;
@@ -290,8 +317,10 @@ __global__ void __launch_bounds__(kThreads)
 // Packs of eight columns, whole rows of them: rows of codes are whole bytes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    decode_int_matrix(const __grid_constant__ MatrixCodes matrix, T* __restrict__ out) {
+    decode_int_matrix(const __grid_constant__ MatrixCodes of_first, T* __restrict__ all) {
   __shared__ Place first;
+  const MatrixCodes matrix = matrix_of_block(of_first);
+  T* out = out_of_block(matrix, all);
   const int64_t across = (matrix.columns + kElements - 1) / kElements;
   share_place(across, int64_t{blockIdx.x} * kThreads, &first);
   Place place = behind(across, first, threadIdx.x);
@@ -388,18 +417,22 @@ void launch_multiply(const MatrixCodes& matrix, const SmallProduct& product, Str
 
 }  // namespace
 
-void dequantize(const MatrixCodes& matrix, Element type, void* out, Stream stream) {
+void dequantize(const MatrixCodes& matrix, int64_t count, Element type, void* out, Stream stream) {
   const int64_t numel = matrix.rows * matrix.columns;
-  if (numel == 0) return;
+  if (numel == 0 || count == 0) return;
   if (matrix.ints.bits != 0) {
-    const Grid packs{divide_up(matrix.rows * divide_up(matrix.columns, kElements), kThreads),
-                     kThreads};
+    const Grid packs{
+        .blocks = divide_up(matrix.rows * divide_up(matrix.columns, kElements), kThreads),
+        .threads = kThreads,
+        .columns = count};
     return with_type(type, [&](auto zero) {
       using T = decltype(zero);
       launch("dequantize", decode_int_matrix<T>, packs, stream, matrix, static_cast<T*>(out));
     });
   }
-  const Grid grid{divide_up(numel, int64_t{kThreads} * kElements), kThreads};
+  const Grid grid{.blocks = divide_up(numel, int64_t{kThreads} * kElements),
+                  .threads = kThreads,
+                  .columns = count};
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
     const auto kernel = matrix.is_fp8    ? decode_byte_matrix<T, true>

@@ -47,10 +47,13 @@ void decode_state(const at::Tensor& codes, const at::Tensor& scales, bool is_sig
   check(x, codes, scales);
   if constexpr (kHasCuda) {
     if (x.is_cuda()) {
-      return cuda::dequantize_dynamic(map_on_device(is_signed, x.device()), kStateBlock,
-                                      codes.const_data_ptr<uint8_t>(),
-                                      scales.const_data_ptr<float>(), /*mean=*/nullptr, x.numel(),
-                                      x.mutable_data_ptr<float>(), ops::cuda::current_stream(x));
+      return cuda::dequantize_dynamic({.map = map_on_device(is_signed, x.device()),
+                                       .block = kStateBlock,
+                                       .codes = codes.const_data_ptr<uint8_t>(),
+                                       .scales = scales.const_data_ptr<float>(),
+                                       .mean = nullptr},
+                                      x.numel(), /*count=*/1, x.mutable_data_ptr<float>(),
+                                      ops::cuda::current_stream(x));
     }
   }
   cpu::dequantize_dynamic(is_signed, kStateBlock, codes.const_data_ptr<uint8_t>(),

@@ -13,18 +13,22 @@ constexpr int kMap = 256;
 constexpr int kThreads = 256;      // one an element of a block of state
 constexpr int kMostBlocks = 1056;  // eight a multiprocessor of an H100
 
+// A row of blocks for every matrix.
 __global__ void __launch_bounds__(kThreads)
-    decode_dynamic(const float* __restrict__ map, int64_t block, const uint8_t* __restrict__ codes,
-                   const float* __restrict__ scales, const float* __restrict__ mean, int64_t n,
+    decode_dynamic(const __grid_constant__ NestedScales nested, int64_t n,
                    float* __restrict__ out) {
   __shared__ float values[kMap];
-  values[threadIdx.x] = map[threadIdx.x];
+  values[threadIdx.x] = nested.map[threadIdx.x];
   __syncthreads();
-  const float offset = mean != nullptr ? *mean : 0.0f;
+  const int64_t apart = int64_t{blockIdx.y} * nested.bytes_apart;
+  const uint8_t* codes = nested.codes + apart;
+  const float* scales = nested.scales + apart / 4;
+  const float offset = nested.mean != nullptr ? nested.mean[apart / 4] : 0.0f;
+  float* to = out + int64_t{blockIdx.y} * n;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) {
     // Two roundings, as on the CPU: no fused multiply-add.
-    out[i] = __fadd_rn(__fmul_rn(values[codes[i]], scales[i / block]), offset);
+    to[i] = __fadd_rn(__fmul_rn(values[codes[i]], scales[i / nested.block]), offset);
   }
 }
 
@@ -115,11 +119,12 @@ Grid grid_for(int64_t blocks) { return {blocks < kMostBlocks ? blocks : kMostBlo
 
 }  // namespace
 
-void dequantize_dynamic(const float* map, int64_t block, const uint8_t* codes, const float* scales,
-                        const float* mean, int64_t n, float* out, Stream stream) {
-  if (n == 0) return;
-  launch("dequantize_dynamic", decode_dynamic, grid_for(divide_up(n, kThreads)), stream, map, block,
-         codes, scales, mean, n, out);
+void dequantize_dynamic(const NestedScales& nested, int64_t n, int64_t count, float* out,
+                        Stream stream) {
+  if (n == 0 || count == 0) return;
+  Grid grid = grid_for(divide_up(n, kThreads));
+  grid.columns = count;
+  launch("dequantize_dynamic", decode_dynamic, grid, stream, nested, n, out);
 }
 
 void quantize_dynamic(const float* map, bool is_signed, int64_t block, const float* x, int64_t n,

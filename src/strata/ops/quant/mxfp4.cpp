@@ -30,8 +30,9 @@ void decode_mxfp4_into(const at::Tensor& out, const QuantizedMatrix& matrix, boo
   const uint8_t* scales = bytes + matrix.layout().scales;
   if constexpr (kHasCuda) {
     if (out.is_cuda()) {
-      return cuda::decode_mxfp4({bytes, scales, matrix.columns, matrix.rows, through_half}, type,
-                                out.mutable_data_ptr(), ops::cuda::current_stream(out));
+      return cuda::decode_mxfp4({bytes, scales, matrix.columns, matrix.rows, through_half},
+                                /*count=*/1, type, out.mutable_data_ptr(),
+                                ops::cuda::current_stream(out));
     }
   }
   cpu::decode_mxfp4({bytes, scales, matrix.columns, matrix.rows},

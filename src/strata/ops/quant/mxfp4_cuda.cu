@@ -32,6 +32,9 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads)
     decode_tiles(const __grid_constant__ Mxfp4Codes matrix, T* __restrict__ out) {
   alignas(16) __shared__ T tile[kTileRows * kPitch];
+  const int64_t apart = int64_t{blockIdx.y} * matrix.bytes_apart;  // a row of blocks a matrix
+  const uint8_t* codes = matrix.codes + apart;
+  const uint8_t* scales = matrix.scales + apart;
   const int64_t of_column = matrix.rows / kBlock;  // blocks
   const int64_t tiles_down = (of_column + 1) / 2;
   const int64_t first_column = int64_t{blockIdx.x} / tiles_down * kTileColumns;
@@ -41,8 +44,8 @@ __global__ void __launch_bounds__(kThreads)
   if (column < matrix.columns && block < of_column) {
     const int64_t at = column * of_column + block;
     const Pack<uint32_t, 4> words =
-        load<uint32_t, 4>(reinterpret_cast<const uint32_t*>(matrix.codes + at * (kBlock / 2)));
-    const float power = power_of(matrix.scales[at]);
+        load<uint32_t, 4>(reinterpret_cast<const uint32_t*>(codes + at * (kBlock / 2)));
+    const float power = power_of(scales[at]);
 #pragma unroll
     for (int k = 0; k < kBlock; ++k) {
       float value = decode(words.v[k / 8] >> (4 * (k % 8)), power);
@@ -55,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
   const int rows = static_cast<int>(rows_left < kTileRows ? rows_left : kTileRows);
   const int64_t columns_left = matrix.columns - first_column;
   const int columns = static_cast<int>(columns_left < kTileColumns ? columns_left : kTileColumns);
-  T* to = out + first_block * kBlock * matrix.columns + first_column;
+  T* to = out + (int64_t{blockIdx.y} * matrix.rows + first_block * kBlock) * matrix.columns +
+          first_column;
   const int lane = threadIdx.x % 32;
   const bool is_even = matrix.columns % 2 == 0;
   for (int row = threadIdx.x / 32; row < rows; row += kThreads / 32) {
@@ -73,12 +77,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void decode_mxfp4(const Mxfp4Codes& matrix, Element type, void* out, Stream stream) {
-  if (matrix.rows == 0 || matrix.columns == 0) return;
+void decode_mxfp4(const Mxfp4Codes& matrix, int64_t count, Element type, void* out, Stream stream) {
+  if (matrix.rows == 0 || matrix.columns == 0 || count == 0) return;
   const int64_t tiles = divide_up(matrix.rows, kTileRows) * divide_up(matrix.columns, kTileColumns);
   with_type(type, [&](auto zero) {
     using T = decltype(zero);
-    launch("decode_mxfp4", decode_tiles<T>, Grid{tiles, kThreads}, stream, matrix,
+    launch("decode_mxfp4", decode_tiles<T>,
+           Grid{.blocks = tiles, .threads = kThreads, .columns = count}, stream, matrix,
            static_cast<T*>(out));
   });
 }

@@ -14,7 +14,7 @@
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/device_codes.h"
 #include "strata/ops/quant/kernels.h"
-#include "strata/ops/quant/map_on_device.h"
+#include "strata/ops/quant/quantized_matrices.h"
 #include "strata/ops/quant/range_quantizer.h"
 
 namespace strata::ops::quant {
@@ -24,29 +24,6 @@ constexpr const char* kOp = "quantize";
 
 at::Tensor part(const QuantizedMatrix& m, int64_t offset, int64_t bytes, at::ScalarType type) {
   return m.bytes.narrow(0, offset, bytes).view(type);
-}
-
-// The scales as fp32, but those of whole numbers. Product and sum stay two roundings, as in the
-// reference.
-at::Tensor resolved_scales(const QuantizedMatrix& matrix) {
-  if (!matrix.format.nested) return matrix.scales();
-  const at::Tensor codes = matrix.scales();
-  at::Tensor scales = at::empty(codes.sizes(), codes.options().dtype(at::kFloat));
-  if (codes.is_meta()) return scales;
-  if constexpr (kHasCuda) {
-    if (codes.is_cuda()) {
-      cuda::dequantize_dynamic(map_on_device(/*is_signed=*/true, codes.device()), kNestedBlock,
-                               codes.const_data_ptr<uint8_t>(),
-                               matrix.nested().const_data_ptr<float>(),
-                               matrix.mean().const_data_ptr<float>(), codes.numel(),
-                               scales.mutable_data_ptr<float>(), ops::cuda::current_stream(codes));
-      return scales;
-    }
-  }
-  cpu::dequantize_dynamic(/*is_signed=*/true, kNestedBlock, codes.const_data_ptr<uint8_t>(),
-                          matrix.nested().const_data_ptr<float>(), codes.numel(),
-                          scales.mutable_data_ptr<float>());
-  return scales.add_(matrix.mean());
 }
 
 at::ScalarType scalar_type_of(Element type) {
@@ -97,7 +74,7 @@ bool multiplies_codes_on_device(const at::Tensor& c, const at::Tensor& a, const 
 }
 
 void multiply_on_device(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, float beta) {
-  const at::Tensor scales = resolved_scales(b);
+  const at::Tensor scales = resolved_scales({b});
   cuda::multiply_few_rows(codes_on_device(b, scales),
                           {.type = element_of("matmul", "a", a),
                            .x = a.const_data_ptr(),
@@ -124,7 +101,7 @@ void multiply_few_rows(at::Tensor c, const at::Tensor& a, const QuantizedMatrix&
                        float beta, at::ScalarType compute) {
   const at::Tensor x = a.to(compute).to(at::kFloat).contiguous();
   const at::Tensor sums = at::empty(c.sizes(), x.options());
-  const at::Tensor scales = resolved_scales(b);
+  const at::Tensor scales = resolved_scales({b});
   if (c.is_meta()) {
     // An expert for which a plan expects few rows may get many.
     if (compute == at::kBFloat16) (void)dequantize(b, compute);
@@ -236,12 +213,13 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
       at::empty({matrix.rows, matrix.columns},
                 matrix.bytes.options().dtype(
                     type == at::kBFloat16 || is_for_cuda(matrix.bytes) ? type : at::kFloat));
-  const at::Tensor scales = resolved_scales(matrix);
+  const at::Tensor scales = resolved_scales({matrix});
   if (dense.is_meta()) return dense.to(type);
   if constexpr (kHasCuda) {
     if (dense.is_cuda()) {
-      cuda::dequantize(codes_on_device(matrix, scales), element_of(kOp, "result", dense),
-                       dense.mutable_data_ptr(), ops::cuda::current_stream(dense));
+      cuda::dequantize(codes_on_device(matrix, scales), /*count=*/1,
+                       element_of(kOp, "result", dense), dense.mutable_data_ptr(),
+                       ops::cuda::current_stream(dense));
       return dense;
     }
   }
@@ -285,7 +263,7 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   }
   check_last_dim_contiguous("matmul", "a", a);
   check_last_dim_contiguous("matmul", "c", c);
-  const at::Tensor scales = resolved_scales(b);
+  const at::Tensor scales = resolved_scales({b});
   if (c.is_meta()) return;
   const cpu::MatrixCodes codes = codes_of(b, scales);
   const bool are_few = c.size(0) <= ops::cpu::kRowsOfOneBlock;
