@@ -15,6 +15,8 @@
 
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/few_rows.h"
+#include "strata/ops/quant/mxfp4.h"
 #include "strata/ops/quant/quantized.h"
 
 namespace {
@@ -135,6 +137,43 @@ void BM_few_rows_of_codes(State& state) {
   report_bytes(state, plain);
 }
 
+// What files hold, as answers multiply it: first argument 0 fp8 in tiles of 128 x 128, 1 whole numbers
+// of 4 bits in groups of 128 with zeros, 2 the same with an order of columns, 3 MXFP4.
+quant::QuantizedMatrix of_files(int64_t kind) {
+  const quant::IntParts parts{4, ops::Element::kHalf, /*has_zeros=*/true, /*has_order=*/kind == 2};
+  const quant::Format formats[] = {quant::fp8_format(128, 128), quant::int_format(128, parts),
+                                   quant::int_format(128, parts), quant::kMxfp4Format};
+  quant::QuantizedMatrix codes{formats[kind], kSize, kSize, {}, at::kBFloat16};
+  codes.bytes = at::randint(120, {codes.layout().total}, at::kByte);
+  if (kind == 0) codes.scales().fill_(0.01);
+  if (kind == 1 || kind == 2) codes.scales().fill_(0.01);
+  if (kind == 2) codes.order().copy_(at::randint(kSize / 128, {kSize}));
+  return codes;
+}
+
+void BM_answer_of_codes(State& state) {
+  const quant::QuantizedMatrix codes = of_files(state.range(0));
+  const at::ScalarType type = state.range(1) == 0 ? at::kFloat : at::kBFloat16;
+  const at::Tensor x = at::randn({state.range(2), kSize}).to(type), y = at::empty_like(x);
+  for (auto _ : state) quant::multiply_few_rows_into(y, x, codes, 0, type);
+}
+
+// The same by way of a decoded matrix.
+void BM_answer_decoded(State& state) {
+  const quant::QuantizedMatrix codes = of_files(state.range(0));
+  const at::ScalarType type = state.range(1) == 0 ? at::kFloat : at::kBFloat16;
+  const at::Tensor x = at::randn({state.range(2), kSize}).to(type), y = at::empty_like(x);
+  const at::Tensor decoded = at::empty({kSize, kSize}, type);
+  for (auto _ : state) {
+    if (state.range(0) == 3) {
+      quant::decode_mxfp4_into(decoded, codes, /*through_half=*/false);
+      ops::matmul_into(y, x, decoded, {}, 0);
+    } else {
+      quant::matmul_into(y, x, codes, /*transposed=*/true, 0, type);
+    }
+  }
+}
+
 void BM_few_rows(State& state) {
   const at::Tensor plain = matrix(state);
   const at::Tensor x = at::randn({state.range(2), kSize}).to(plain.scalar_type());
@@ -161,6 +200,12 @@ BENCHMARK(BM_product_of_codes)->DenseRange(0, 3)->Unit(benchmark::kMillisecond);
 // Further arguments: rows; whether back, by the matrix as it is.
 BENCHMARK(BM_few_rows_of_codes)
     ->ArgsProduct({{0, 1, 3}, {0, 1}, {1, 4, 12}, {0, 1}})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_answer_of_codes)
+    ->ArgsProduct({{0, 1, 2, 3}, {0, 1}, {1, 12}})
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_answer_decoded)
+    ->ArgsProduct({{0, 1, 2, 3}, {0, 1}, {1, 12}})
     ->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_few_rows)
     ->ArgsProduct({{0}, {0, 1}, {1, 4, 12}, {0, 1}})

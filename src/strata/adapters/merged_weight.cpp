@@ -62,7 +62,8 @@ Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambd
 
 at::Tensor merged_weight(const nn::Linear& layer) {
   const bool is_transposed = layer.weight().is_transposed();
-  at::Tensor weight = fp32_copy(layer.weight());
+  at::Tensor weight = layer.weight().quantization() ? layer.weight().dense_value(at::kFloat)
+                                                    : fp32_copy(layer.weight());
   if (is_transposed) weight = weight.t().contiguous();
   if (const nn::LowRankBranch* low_rank = layer.low_rank()) {
     Branch branch{.a = fp32_copy(low_rank->a),

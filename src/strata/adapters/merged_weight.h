@@ -34,7 +34,7 @@ Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambd
                    const at::Tensor& lambda_d, at::IntArrayRef shape);
 
 // The weight, and the bias where there is one, of a gathered layer with its adapter; fp32 copies.
-// A transposed weight stays one. Requires: the weight is not quantised.
+// A transposed weight stays one; one in codes is decoded.
 at::Tensor merged_weight(const nn::Linear& layer);
 at::Tensor merged_bias(const nn::Linear& layer);
 // Of the one parameter that matrices of experts with a branch are.

@@ -196,8 +196,13 @@ generate::LoadOptions load_options(const ChatRequest& request) {
       .cache = chat.cache_dir,
       .download_progress = shown_downloads()};
   const config::QuantizationConfig& asked = request.quantization;
-  options.mxfp4_dequantize = asked.mxfp4_dequantize;
-  if (!asked.load_in_4bit && !asked.load_in_8bit && !asked.mxfp4_dequantize) return options;
+  options.decoded = {.mxfp4 = asked.mxfp4_dequantize,
+                     .fp8 = asked.fp8_dequantize,
+                     .ints = asked.int_dequantize};
+  if (!asked.load_in_4bit && !asked.load_in_8bit && !asked.mxfp4_dequantize &&
+      !asked.fp8_dequantize && !asked.int_dequantize) {
+    return options;
+  }
   const Json base = read_json_file(generate::find_model(options).base / "config.json");
   options.quantization = train::quantization_of(asked, base);
   for (const std::string& text : train::quantization_warnings(asked, base)) note(text);

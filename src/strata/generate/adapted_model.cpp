@@ -24,9 +24,9 @@ at::Tensor dense(const nn::Parameter& parameter) {
   return parameter.dense_value(at::kFloat).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
 }
 
-bool is_in_mxfp4(const nn::Parameter& parameter) {
+bool is_in_codes_of_files(const nn::Parameter& parameter) {
   const auto& quantization = parameter.quantization();
-  return quantization && quantization->format == ops::quant::kMxfp4Format;
+  return quantization && !ops::quant::is_of_bitsandbytes(quantization->format);
 }
 
 std::string mark_of(const AdaptableBase& base) {
@@ -41,7 +41,6 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
     : folder_(adapter),
       storage_type_(base.storage_type),
       compute_type_(base.compute_type),
-      keeps_mxfp4_(base.keeps_mxfp4),
       config_(base.folder.config()) {
   const hf::AdapterConfig config = hf::read_adapter_config(adapter);
   if (config.task_type == "SEQ_CLS") {
@@ -67,7 +66,7 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
   model_->follow_tie(base.folder);
   adapter_ = adapters::attach_lora(*model_, options);
   if (base.quantization) models::quantize_base(*model_, *base.quantization);
-  if (base.keeps_mxfp4) models::keep_mxfp4(*model_, config_, base.storage_type);
+  keep_codes(*model_, base.kept_codes, base.storage_type);
   models::mark_new_rows(*model_, num_old_rows);
   if (num_rows > 0) checkpoint::expect_stored_vocabulary(adapter, *model_, *adapter_);
   attach_base(base.folder, base.tensors);
@@ -128,15 +127,14 @@ void AdaptedModel::merge() {
   auto merged = models::create_model(config_, {.storage = compute_type_});
   // A head of its own, as the adapter made it.
   if (values.contains("lm_head.weight")) merged->trainable_copy("lm_head.weight");
-  // What requires gradients does not stay packed: weights that the adapter changed or replaced.
+  // Weights that the adapter changed or replaced do not stay in codes.
+  KeptCodes kept = kept_codes(*model_);
+  std::erase_if(kept, [&](const auto& codes) {
+    return values.at(codes.first).scalar_type() != at::kByte;
+  });
+  for (nn::Parameter* parameter : merged->parameters()) parameter->set_requires_grad(false);
+  keep_codes(*merged, kept, storage_type_);
   for (nn::Parameter* parameter : merged->parameters()) {
-    const auto value = values.find(parameter->name());
-    const bool is_packed = value != values.end() && value->second.scalar_type() == at::kByte;
-    parameter->set_requires_grad(!is_packed);
-  }
-  if (keeps_mxfp4_) models::keep_mxfp4(*merged, config_, storage_type_);
-  for (nn::Parameter* parameter : merged->parameters()) {
-    parameter->set_requires_grad(false);
     parameter->attach_value(values.at(parameter->name()));
   }
   merged_ = std::move(merged);
@@ -145,7 +143,7 @@ void AdaptedModel::merge() {
 BaseTensors AdaptedModel::merged_values() const {
   BaseTensors values;
   for (const nn::Parameter* parameter : model_->parameters()) {
-    if (is_in_mxfp4(*parameter)) {
+    if (is_in_codes_of_files(*parameter)) {
       values[parameter->name()] = parameter->quantized_bytes();
       continue;
     }

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/adapters/lora.h"
+#include "strata/generate/kept_codes.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/model.h"
 #include "strata/models/quantization.h"
@@ -30,7 +31,7 @@ struct AdaptableBase {
   at::ScalarType storage_type;
   at::ScalarType compute_type;
   std::optional<models::QuantizationOptions> quantization;
-  bool keeps_mxfp4 = false;  // what the folder holds in MXFP4 was not decoded
+  const KeptCodes& kept_codes;  // those of the folder that were not decoded
 };
 
 // Memory: what the adapter's file holds, and the targeted weights of the base again for first
@@ -54,14 +55,13 @@ class AdaptedModel {
   void attach_base(const hf::ModelFolder& base, const BaseTensors& tensors);
   void change_base(uint64_t seed);
   // The weights of the model with the adapter folded in, by their names in a file: codes where the
-  // base holds such in MXFP4 and the adapter left them alone. Memory: what the adapter changes once
+  // base holds such of its files and the adapter left them alone. Memory: what the adapter changes once
   // more, and one weight of it in fp32.
   BaseTensors merged_values() const;
 
   std::filesystem::path folder_;
   std::vector<std::string> notes_;
   at::ScalarType storage_type_, compute_type_;
-  bool keeps_mxfp4_;
   at::Device device_ = at::kCPU;
   Json config_;  // config.json of the base, with the adapter's vocabulary
   std::unique_ptr<models::Model> model_;

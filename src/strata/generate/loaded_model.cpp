@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "strata/adapters/adapter_options.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
@@ -138,6 +139,21 @@ nn::Batch batch_of(std::span<const int32_t> ids, int64_t start, at::Device devic
   return batch;
 }
 
+// Layers in fp8 or whole numbers do not stay so where bitsandbytes' codes are made of them, nor
+// where an adapter's first values change the base.
+DecodedForms decoded_forms(const DecodedForms& asked, bool quantizes,
+                           const std::vector<NamedAdapter>& adapters) {
+  const bool change_base = std::ranges::any_of(adapters, [](const NamedAdapter& adapter) {
+    return fs::exists(adapter.folder / hf::kAdapterConfigFile) &&
+           adapters::changes_base(
+               adapters::lora_options_of(hf::read_adapter_config(adapter.folder)));
+  });
+  DecodedForms decoded = asked;
+  decoded.fp8 |= quantizes || change_base;
+  decoded.ints |= quantizes || change_base;
+  return decoded;
+}
+
 comm::Mesh single_mesh() {
   return {comm::make_single_group(), comm::make_single_group(), comm::make_single_group()};
 }
@@ -164,7 +180,6 @@ ModelPaths find_model(const LoadOptions& options) {
 LoadedModel::LoadedModel(const LoadOptions& options)
     : paths_(find_model(options)),
       device_(options.device),
-      keeps_mxfp4_(!options.mxfp4_dequantize),
       mesh_(single_mesh()) {
   const hf::ModelFolder folder(paths_.base);
   require_model_that_answers(folder, paths_.adapter);
@@ -176,11 +191,11 @@ LoadedModel::LoadedModel(const LoadOptions& options)
   quantization_ = models::stored_quantization(folder.config());
   const bool holds_codes = quantization_.has_value();
   if (!holds_codes) quantization_ = options.quantization;
-  load_base(folder);
+  const std::vector<NamedAdapter> adapters = all_adapters(paths_, options);
+  load_base(folder, decoded_forms(options.decoded, quantization_.has_value(), adapters));
   if (quantization_ && !holds_codes) {
     models::require_skip_modules(*model_, quantization_->skip_modules);
   }
-  const std::vector<NamedAdapter> adapters = all_adapters(paths_, options);
   choose_tokenizer(adapters);
   load_adapters(folder, adapters);
 }
@@ -201,13 +216,14 @@ void LoadedModel::choose_tokenizer(const std::vector<NamedAdapter>& adapters) {
   }
 }
 
-void LoadedModel::load_base(const hf::ModelFolder& folder) {
+void LoadedModel::load_base(const hf::ModelFolder& folder, const DecodedForms& decoded) {
   // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
   model_->follow_tie(folder);
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);
   if (quantization_) models::quantize_base(*model_, *quantization_);
-  if (keeps_mxfp4_) models::keep_mxfp4(*model_, folder.config(), storage_type_);
+  keep_codes_of_files(*model_, folder, decoded, storage_type_);
+  kept_codes_ = kept_codes(*model_);
   const models::WeightSources sources = model_->check_weights(folder);
   for (nn::Parameter* parameter : model_->parameters()) {
     if (!parameter->quantization()) parameter->set_storage_type(compute_type_);
@@ -246,7 +262,7 @@ void LoadedModel::load_adapters(const hf::ModelFolder& folder,
                                                                     .storage_type = storage_type_,
                                                                     .compute_type = compute_type_,
                                                                     .quantization = quantization_,
-                                                                    .keeps_mxfp4 = keeps_mxfp4_},
+                                                                    .kept_codes = kept_codes_},
                                                       adapter.folder)});
     for (const std::string& note : adapters_.back().model->notes()) notes_.push_back(note);
   }

@@ -13,6 +13,7 @@
 #include "strata/adapters/lora.h"
 #include "strata/comm/mesh.h"
 #include "strata/generate/adapted_model.h"
+#include "strata/generate/kept_codes.h"
 #include "strata/hf/hub/download.h"
 #include "strata/models/model.h"
 #include "strata/models/quantization.h"
@@ -34,7 +35,7 @@ struct LoadOptions {
   std::string dtype = "auto";  // auto: config.json's; else float32, bfloat16 or float16
   // Plain weights become codes while they are loaded; a folder that holds codes says so itself.
   std::optional<models::QuantizationOptions> quantization = {};
-  bool mxfp4_dequantize = false;     // decode what the folder holds in MXFP4 while it is read
+  DecodedForms decoded = {};         // codes of the folder that do not stay
   at::Device device = at::kCPU;      // where the weights are and answers are computed
   std::filesystem::path cache = {};  // of the Hub, for models by name; empty: the default
   hf::DownloadProgress download_progress = {};
@@ -97,7 +98,7 @@ class LoadedModel {
   at::Tensor next_logits(std::span<const int32_t> ids, nn::KvCache* cache);
 
  private:
-  void load_base(const hf::ModelFolder& folder);
+  void load_base(const hf::ModelFolder& folder, const DecodedForms& decoded);
   void load_adapters(const hf::ModelFolder& folder, const std::vector<NamedAdapter>& adapters);
   void choose_tokenizer(const std::vector<NamedAdapter>& adapters);
   AdaptedModel* active_adapted() const;  // null: the base alone
@@ -108,11 +109,11 @@ class LoadedModel {
   at::ScalarType storage_type_ = at::kFloat;
   at::ScalarType compute_type_ = at::kFloat;
   std::optional<models::QuantizationOptions> quantization_;  // of the base's codes
-  bool keeps_mxfp4_ = true;
   comm::Mesh mesh_;
   std::unique_ptr<models::Model> model_;  // the base
   std::unique_ptr<shard::UnitStore> store_;
   BaseTensors base_tensors_;
+  KeptCodes kept_codes_;
   struct Loaded {
     std::string name;
     std::unique_ptr<AdaptedModel> model;

@@ -47,7 +47,7 @@ struct LossCall {
   at::Tensor targets;  // int64 [T]
   float scale;
   bool want_gradient;
-  bool training;
+  Purpose purpose;
   at::Tensor dora_norms;  // of a DoRA branch: they do not depend on the chunk
   ops::CrossEntropyOptions options;
   Preference* preference = nullptr;  // its documents' losses are learnt in the place of the tokens'
@@ -70,9 +70,9 @@ ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const Dropou
     buffer.zero_();
     result.dora =
         dora_forward_(buffer, h, output.weight(), *output.low_rank(),
-                      {.draw = draw, .training = call.training, .norms = call.dora_norms});
+                      {.draw = draw, .purpose = call.purpose, .norms = call.dora_norms});
   } else {
-    forward_product_into(buffer, h, output.weight(), /*beta=*/0, call.training);
+    forward_product_into(buffer, h, output.weight(), /*beta=*/0, call.purpose);
     if (output.token_rows()) output.token_rows()->replace_logits(h, buffer);
   }
   if (output.bias() != nullptr) buffer.add_(output.bias()->value());
@@ -398,7 +398,7 @@ at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                 context.batch->targets,
                 context.head.loss_scale,
                 want_gradient,
-                context.training,
+                purpose_of(context),
                 at::Tensor(),
                 {.softcap = static_cast<float>(softcap), .smoothing = context.head.label_smoothing},
                 context.head.preference};

@@ -14,10 +14,10 @@ namespace {
 // Rows of the sum W + scaling * B A that exist at once.
 constexpr int64_t kRows = 512;
 
-at::Tensor weight_product(const at::Tensor& x, const Parameter& weight, bool training) {
+at::Tensor weight_product(const at::Tensor& x, const Parameter& weight, Purpose purpose) {
   const int64_t out = weight.shape()[weight.is_transposed() ? 1 : 0];
   at::Tensor y = at::empty({x.size(0), out}, x.options());
-  forward_product_into(y, x, weight, /*beta=*/0, training);
+  forward_product_into(y, x, weight, /*beta=*/0, purpose);
   return y;
 }
 
@@ -47,11 +47,11 @@ DoraSaved dora_forward_(at::Tensor y, const at::Tensor& x, const Parameter& weig
                         const LowRankBranch& branch, const DoraCall& call) {
   DoraSaved saved;
   saved.norms = call.norms;
-  const at::Tensor base = weight_product(x, weight, call.training);
+  const at::Tensor base = weight_product(x, weight, call.purpose);
   const bool dropped = drops(branch, call.draw);
   const at::Tensor of_branch =
       dropped ? weight_product(branch_input(x, branch, call.draw).to(x.scalar_type()), weight,
-                               call.training)
+                               call.purpose)
               : base;
   saved.rows = of_branch.clone();
   saved.hidden = low_rank_forward_(saved.rows, x, branch, call.draw);

@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/low_rank.h"
+#include "strata/nn/weight_product.h"
 #include "strata/nn/parameter.h"
 
 namespace strata::nn {
@@ -31,7 +32,7 @@ at::Tensor dora_row_norms(const Parameter& weight, const LowRankBranch& branch);
 
 struct DoraCall {
   DropoutDraw draw;
-  bool training = false;
+  Purpose purpose = Purpose::kEvaluation;
   at::Tensor norms;  // dora_row_norms(), which do not depend on x
 };
 

@@ -22,7 +22,7 @@ struct LinearCall {
   std::vector<const Linear*> layers;
   DropoutDraw draw;
   bool has_residual;
-  bool training;
+  Purpose purpose;
   bool wants_output = true;
   at::Tensor known = {};  // what the output is, where it is not wanted; undefined: nothing
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
@@ -33,7 +33,7 @@ LinearCall call_of(std::vector<const Linear*> layers, const Remakable& x, bool h
   LinearCall call{.layers = std::move(layers),
                   .draw = DropoutDraw::from(context),
                   .has_residual = has_residual,
-                  .training = context.training};
+                  .purpose = purpose_of(context)};
   if (context.pass.remakes_inputs) call.remake = x.remake;
   return call;
 }
@@ -60,16 +60,16 @@ struct BranchPart {
 };
 
 at::Tensor plain_product(const Linear& layer, const at::Tensor& x, const at::Tensor& residual,
-                         const BranchPart& branch, bool training) {
+                         const BranchPart& branch, Purpose purpose) {
   at::Tensor y = start_value(layer, x, residual);
   const bool is_started = y.defined();
   if (!is_started) y = at::empty({x.size(0), layer.out_features()}, x.options());
   if (branch.comes_first && !is_started) {
     start_with_low_rank(y, branch.hidden, *layer.low_rank());
-    forward_product_into(y, x, layer.weight(), /*beta=*/1, training);
+    forward_product_into(y, x, layer.weight(), /*beta=*/1, purpose);
     return y;
   }
-  forward_product_into(y, x, layer.weight(), is_started ? 1 : 0, training);
+  forward_product_into(y, x, layer.weight(), is_started ? 1 : 0, purpose);
   if (branch.hidden.defined()) add_low_rank_(y, branch.hidden, *layer.low_rank());
   return y;
 }
@@ -80,7 +80,7 @@ at::Tensor dora_product(const Linear& layer, const at::Tensor& x, const at::Tens
   if (!y.defined()) y = at::zeros({x.size(0), layer.out_features()}, x.options());
   DoraSaved of_layer = dora_forward_(y, x, layer.weight(), *layer.low_rank(),
                                      {.draw = call.draw,
-                                      .training = call.training,
+                                      .purpose = call.purpose,
                                       .norms = dora_row_norms(layer.weight(), *layer.low_rank())});
   saved.insert(saved.end(), {of_layer.hidden, of_layer.rows, of_layer.norms});
   return y;
@@ -109,7 +109,7 @@ at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor&
                      const BranchPart& branch, const LinearCall& call, variable_list& saved) {
   // DoRA's magnitude needs the output for its own gradient.
   if (layer.is_dora()) return dora_product(layer, x, residual, call, saved);
-  at::Tensor y = call.wants_output      ? plain_product(layer, x, residual, branch, call.training)
+  at::Tensor y = call.wants_output      ? plain_product(layer, x, residual, branch, call.purpose)
                  : call.known.defined() ? call.known
                                         : shape_alone(layer, x);
   if (const Vera* vera = layer.vera(); vera != nullptr) {

@@ -4,11 +4,16 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <utility>
 #include <vector>
 
 #include "codes_of_files.h"
+#include "fp8_reference.h"
+#include "int_reference.h"
+#include "mxfp4_reference.h"
 #include "strata/ops/quant/codebook.h"
 #include "strata/ops/quant/decode_pairs.h"
+#include "strata/ops/quant/few_rows.h"
 #include "strata/ops/quant/quantized.h"
 
 namespace strata::ops::quant {
@@ -59,6 +64,64 @@ TEST(FewRows, EqualProductsInDouble) {
       reference::expect_products(weight, dequantize(weight, at::kFloat).to(at::kDouble));
     }
   }
+}
+
+// Of every form that answers multiply, those of files, too.
+TEST(FewRows, OfAnswersEqualProductsInDouble) {
+  at::manual_seed(6);
+  std::vector<QuantizedMatrix> weights;
+  for (const auto& of : reference::kFp8Cases) {
+    weights.push_back(reference::random_fp8(of, at::kBFloat16));
+  }
+  for (const auto& of : reference::kIntCases) {
+    weights.push_back(reference::random_ints(of, at::kHalf, /*even=*/true));
+  }
+  weights.push_back(quantize(at::randn({37, 131}), {Kind::kNf4, 64, true}));
+  for (const QuantizedMatrix& weight : weights) {
+    const at::Tensor dense = dequantize(weight, at::kFloat);
+    for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+      for (const int64_t rows : {1, 5, 16}) {
+        const at::Tensor x = at::randn({rows, weight.columns}).to(compute);
+        const at::Tensor y = at::ones({rows, weight.rows}, compute);
+        ASSERT_TRUE(multiply_few_rows_into(y, x, weight, /*beta=*/1, compute));
+        const at::Tensor rounded = dense.to(compute).to(at::kDouble);
+        const at::Tensor expected = at::mm(x.to(at::kDouble), rounded.t()) + 1;
+        EXPECT_LT(reference::relative_error(y, expected), compute == at::kFloat ? 1e-5 : 1e-2)
+            << describe(weight.format) << " " << weight.rows << " x " << weight.columns;
+      }
+    }
+  }
+}
+
+// Codes of MXFP4 are those of the transpose, which is what is multiplied.
+TEST(FewRows, OfMxfp4EqualProductsInDouble) {
+  at::manual_seed(7);
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{1, 32}, {37, 96}, {5, 2080}}) {
+    for (const at::ScalarType plain : {at::kBFloat16, at::kHalf}) {
+      QuantizedMatrix weight = ops::reference::random_mxfp4(rows, columns);
+      weight.plain = plain;
+      const int64_t scales = weight.layout().scales;
+      weight.bytes.narrow(0, scales, weight.bytes.numel() - scales).random_(95, 132);
+      const at::Tensor dense = ops::reference::decoded_by_hand(weight).to(at::kFloat).to(plain);
+      for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+        const at::Tensor x = at::randn({7, columns}).to(compute);
+        const at::Tensor y = at::ones({7, rows}, compute);
+        ASSERT_TRUE(multiply_few_rows_into(y, x, weight, /*beta=*/1, compute));
+        const at::Tensor expected =
+            at::mm(x.to(at::kDouble), dense.to(compute).to(at::kDouble)) + 1;
+        EXPECT_LT(reference::relative_error(y, expected), compute == at::kFloat ? 1e-5 : 1e-2)
+            << rows << " x " << columns << " " << c10::toString(plain);
+      }
+    }
+  }
+}
+
+TEST(FewRows, AreNotManyNorInHalf) {
+  const QuantizedMatrix weight = quantize(at::randn({8, 64}), {Kind::kNf4, 64, false});
+  const at::Tensor y = at::ones({17, 8}), x = at::randn({17, 64});
+  EXPECT_FALSE(multiply_few_rows_into(y, x, weight, /*beta=*/0, at::kFloat));
+  EXPECT_FALSE(multiply_few_rows_into(y.narrow(0, 0, 1), x.narrow(0, 0, 1), weight, 0, at::kHalf));
+  EXPECT_TRUE(at::equal(y, at::ones_like(y)));
 }
 
 // Activations of one type, products of another.

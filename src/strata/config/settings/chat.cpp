@@ -46,6 +46,8 @@ std::vector<Setting> build_table() {
       same_setting("llm_int8_threshold", STRATA_FIELD(quantization.llm_int8_threshold)),
       same_setting("llm_int8_skip_modules", STRATA_FIELD(quantization.llm_int8_skip_modules)),
       same_setting("mxfp4_dequantize", STRATA_FIELD(quantization.mxfp4_dequantize)),
+      same_setting("fp8_dequantize", STRATA_FIELD(quantization.fp8_dequantize)),
+      same_setting("int_dequantize", STRATA_FIELD(quantization.int_dequantize)),
       {.name = "prompt",
        .kind = Kind::kSource,
        .repeatable = true,

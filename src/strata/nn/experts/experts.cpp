@@ -23,7 +23,7 @@ struct ExpertsCall {
   std::vector<Expert> experts;
   ExpertRows rows;
   bool has_residual;
-  bool training;
+  Purpose purpose;
   bool wants_output;
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 
@@ -58,7 +58,7 @@ struct Product {
 // Whether the layer itself multiplies by whole numbers (forward_product_into()).
 bool multiplies_in_int8(const ExpertsCall& call, const Parameter& weight, bool back) {
   const auto& quantization = weight.quantization();
-  return !back && !call.training && quantization &&
+  return !back && call.purpose != Purpose::kTraining && quantization &&
          quantization->format.kind == ops::quant::Kind::kInt8;
 }
 
@@ -81,7 +81,7 @@ void project(const ExpertsCall& call, size_t e, Linear* Expert::*layer, const at
   const Linear& linear = *(call.experts[e].*layer);
   const at::Tensor x = rows_of(input, call.rows, e), y = rows_of(product.rows, call.rows, e);
   if (!product.has_base) {
-    forward_product_into(y, x, linear.weight(), /*beta=*/0, call.training);
+    forward_product_into(y, x, linear.weight(), /*beta=*/0, call.purpose);
   }
   if (linear.low_rank() != nullptr) low_rank_forward_(y, x, *linear.low_rank(), {});
 }
@@ -269,7 +269,7 @@ at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable&
   ExpertsCall call{.experts = experts,
                    .rows = sort_by_expert(routing.experts, std::ssize(experts)),
                    .has_residual = residual.has_value(),
-                   .training = context.training,
+                   .purpose = purpose_of(context),
                    .wants_output = context.pass.wants_output};
   if (context.pass.remakes_inputs) call.remake = x.remake;
   return ExpertsFunction::apply(std::move(call), x.value, routing.weights, residual);

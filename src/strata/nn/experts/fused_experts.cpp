@@ -28,6 +28,7 @@ struct FusedCall {
   ExpertRows rows;
   bool has_residual;
   bool wants_output;
+  Purpose purpose;
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 };
 
@@ -91,7 +92,7 @@ at::Tensor multiply(const FusedCall& call, const at::Tensor& x, const Parameter&
   }
   const int64_t width = transposed ? weight.matrix_rows() : weight.matrix_columns();
   const at::Tensor y = at::empty({x.size(0), width}, x.options());
-  const ExpertMatrices matrices(weight, x.scalar_type());
+  const ExpertMatrices matrices(weight, x.scalar_type(), call.purpose);
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) == 0) return;
     const at::Tensor of_expert = rows_of(y, call.rows, e);
@@ -302,7 +303,8 @@ at::Tensor add_fused_experts_last(const FusedExperts& experts, const Remakable& 
   FusedCall call{.experts = experts,
                  .rows = sort_by_expert(routing.experts, experts.num_experts()),
                  .has_residual = residual.has_value(),
-                 .wants_output = context.pass.wants_output};
+                 .wants_output = context.pass.wants_output,
+                 .purpose = purpose_of(context)};
   if (context.pass.remakes_inputs) call.remake = x.remake;
   return FusedExpertsFunction::apply(std::move(call), x.value, routing.weights, residual);
 }

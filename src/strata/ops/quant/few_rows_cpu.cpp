@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "strata/base/float16.h"
 #include "strata/ops/line_buffer.h"
 #include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/mxfp4_rows.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::quant::cpu {
@@ -97,9 +99,11 @@ AddDots best_add_dots() {
   return add_dots_128;
 }
 
-void multiply_transposed(const MatrixCodes& matrix, const FewRows& product) {
+// `decode_part`: elements [begin, begin + count) of a row of W, of `inner`, to a buffer.
+template <typename DecodePart>
+void multiply_transposed(const FewRows& product, int64_t inner, const DecodePart& decode_part) {
   static const AddDots add = best_add_dots();
-  const int64_t inner = matrix.columns, outer = product.weight_rows;
+  const int64_t outer = product.weight_rows;
   constexpr int64_t kElementsOfThread = 32768;
   const int64_t grain = std::max<int64_t>(1, kElementsOfThread / std::max<int64_t>(1, inner));
   at::parallel_for(0, outer, grain, [&](int64_t begin, int64_t end) {
@@ -108,7 +112,7 @@ void multiply_transposed(const MatrixCodes& matrix, const FewRows& product) {
       float sums[kMostFewRows] = {};
       for (int64_t k = 0; k < inner; k += kAtOnce) {
         const int64_t count = std::min(kAtOnce, inner - k);
-        decode(matrix, product, row * inner + k, count, w.get());
+        decode_part(row, k, count, w.get());
         add({product.x + k, inner, product.rows, w.get(), count, sums});
       }
       for (int64_t m = 0; m < product.rows; ++m) product.y[m * outer + row] = sums[m];
@@ -169,7 +173,23 @@ void multiply_few_rows(const MatrixCodes& matrix, const FewRows& product) {
   MatrixCodes own = matrix;
   // Of 4 bits the sixteen values of a block are rounded instead of all its elements.
   if (is_in_4_bits(own) && product.rounds_to_bf16) own.through = Element::kBFloat16;
-  product.back ? multiply_plain(own, product) : multiply_transposed(own, product);
+  if (product.back) return multiply_plain(own, product);
+  multiply_transposed(product, own.columns,
+                      [&](int64_t row, int64_t begin, int64_t count, float* to) {
+                        decode(own, product, row * own.columns + begin, count, to);
+                      });
+}
+
+void multiply_few_rows(const Mxfp4Codes& matrix, const FewRows& product, bool through_half) {
+  multiply_transposed(product, matrix.rows,
+                      [&](int64_t column, int64_t begin, int64_t count, float* to) {
+                        decode_mxfp4_row(matrix, column, begin, count, to);
+                        if (!through_half) return;  // each value is one of bf16
+                        for (int64_t i = 0; i < count; ++i) {
+                          to[i] = fp16_to_float(float_to_fp16(to[i]));
+                        }
+                        if (product.rounds_to_bf16) round_to_bf16(to, count);
+                      });
 }
 
 }  // namespace strata::ops::quant::cpu

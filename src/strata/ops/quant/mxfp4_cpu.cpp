@@ -7,6 +7,7 @@
 
 #include "strata/base/float16.h"
 #include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/mxfp4_rows.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::quant::cpu {
@@ -60,6 +61,13 @@ STRATA_VECTORIZED void decode_row_bf16(const uint32_t* words, const float* power
   }
 }
 
+STRATA_VECTORIZED void decode_block(const uint8_t* codes, float power, float* out) {
+  for (int64_t i = 0; i < kMxfp4Block / 2; ++i) {
+    out[2 * i] = bits_float(decode(codes[i] & 15u, power));
+    out[2 * i + 1] = bits_float(decode(codes[i] >> 4, power));
+  }
+}
+
 void round_to_half(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] = fp16_to_float(float_to_fp16(x[i]));
 }
@@ -79,6 +87,15 @@ void write_row(const Tile& tile, int64_t row, int64_t count, const DecodedRows& 
 }
 
 }  // namespace
+
+void decode_mxfp4_row(const Mxfp4Codes& matrix, int64_t column, int64_t first, int64_t count,
+                      float* out) {
+  const int64_t begin = column * (matrix.rows / kMxfp4Block) + first / kMxfp4Block;
+  for (int64_t block = 0; block < count / kMxfp4Block; ++block) {
+    decode_block(matrix.codes + (begin + block) * (kMxfp4Block / 2),
+                 power_of(matrix.scales[begin + block]), out + block * kMxfp4Block);
+  }
+}
 
 void decode_mxfp4(const Mxfp4Codes& matrix, const Window& window, const DecodedRows& out) {
   const int64_t first_block = window.first_row / kMxfp4Block;

@@ -13,7 +13,9 @@
 #include "strata/ops/current_stream.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/device_codes.h"
+#include "strata/ops/quant/few_rows.h"
 #include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/mxfp4_rows.h"
 #include "strata/ops/quant/quantized_matrices.h"
 #include "strata/ops/quant/range_quantizer.h"
 
@@ -96,6 +98,13 @@ void multiply_in_half(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& 
   beta == 0 ? c.copy_(product) : c.add_(product);
 }
 
+// The product is rounded to `compute` before it is added, unless that is the type of c.
+void finish_few_rows(const at::Tensor& c, const at::Tensor& sums, float beta,
+                     at::ScalarType compute) {
+  const at::Tensor product = compute == c.scalar_type() ? sums : sums.to(compute);
+  beta == 0 ? c.copy_(product) : c.add_(product);
+}
+
 // On a CPU. Both factors have the precision of `compute`, sums are fp32.
 void multiply_few_rows(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
                        float beta, at::ScalarType compute) {
@@ -113,9 +122,28 @@ void multiply_few_rows(at::Tensor c, const at::Tensor& a, const QuantizedMatrix&
                                                .weight_rows = b.rows,
                                                .back = !transposed,
                                                .rounds_to_bf16 = compute == at::kBFloat16});
-  // The product is rounded to `compute` before it is added, unless that is the type of c.
-  const at::Tensor product = compute == c.scalar_type() ? sums : sums.to(compute);
-  beta == 0 ? c.copy_(product) : c.add_(product);
+  finish_few_rows(c, sums, beta, compute);
+}
+
+// c [M, w.rows] = a W^T, as codes of W lie.
+void multiply_few_rows_of_mxfp4(const at::Tensor& c, const at::Tensor& a, const QuantizedMatrix& w,
+                                float beta, at::ScalarType compute) {
+  check_type("matmul", "bytes", w.bytes, at::kByte);
+  check_shape("matmul", "bytes", w.bytes, {w.layout().total});
+  check_contiguous("matmul", "bytes", w.bytes);
+  const at::Tensor x = a.to(compute).to(at::kFloat).contiguous();
+  const at::Tensor sums = at::empty(c.sizes(), x.options());
+  const auto* bytes = w.bytes.const_data_ptr<uint8_t>();
+  cpu::multiply_few_rows(
+      cpu::Mxfp4Codes{bytes, bytes + w.layout().scales, w.columns, w.rows},
+      {.x = x.const_data_ptr<float>(),
+       .y = sums.mutable_data_ptr<float>(),
+       .rows = c.size(0),
+       .weight_rows = w.rows,
+       .back = false,
+       .rounds_to_bf16 = compute == at::kBFloat16},
+      /*through_half=*/w.plain == at::kHalf);
+  finish_few_rows(c, sums, beta, compute);
 }
 
 // Rows at a time, so that 8-bit ranges stay within one.
@@ -281,6 +309,21 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
                     .c = {c.mutable_data_ptr(), c.stride(0)},
                     .add = beta != 0,
                     .b_codes = &codes});
+}
+
+bool multiply_few_rows_into(at::Tensor y, const at::Tensor& x, const QuantizedMatrix& w, float beta,
+                            at::ScalarType compute) {
+  if (!x.is_cpu() || x.size(0) > cpu::kMostFewRows || compute == at::kHalf) return false;
+  check_shape("matmul", "x", x, {y.size(0), w.columns});
+  check_shape("matmul", "y", y, {x.size(0), w.rows});
+  const ActivityTimer timer(Activity::kMatrixProducts);
+  if (w.format == kMxfp4Format) {
+    multiply_few_rows_of_mxfp4(y, x, w, beta, compute);
+  } else {
+    check(w);
+    multiply_few_rows(y, x, w, /*transposed=*/true, beta, compute);
+  }
+  return true;
 }
 
 }  // namespace strata::ops::quant
