@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "strata/ops/matmul/matmul.h"
-#include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/few_rows.h"
+#include "strata/ops/quant/int8_product.h"
+#include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/mxfp4.h"
 #include "strata/ops/quant/quantized.h"
 
@@ -137,8 +138,8 @@ void BM_few_rows_of_codes(State& state) {
   report_bytes(state, plain);
 }
 
-// What files hold, as answers multiply it: first argument 0 fp8 in tiles of 128 x 128, 1 whole numbers
-// of 4 bits in groups of 128 with zeros, 2 the same with an order of columns, 3 MXFP4.
+// What files hold, as answers multiply it: first argument 0 fp8 in tiles of 128 x 128, 1 whole
+// numbers of 4 bits in groups of 128 with zeros, 2 the same with an order of columns, 3 MXFP4.
 quant::QuantizedMatrix of_files(int64_t kind) {
   const quant::IntParts parts{4, ops::Element::kHalf, /*has_zeros=*/true, /*has_order=*/kind == 2};
   const quant::Format formats[] = {quant::fp8_format(128, 128), quant::int_format(128, parts),
@@ -174,6 +175,14 @@ void BM_answer_decoded(State& state) {
   }
 }
 
+// LLM.int8() of an answer.
+void BM_int8_answer(State& state) {
+  const quant::QuantizedMatrix codes =
+      quant::quantize(at::randn({kSize, kSize}), {quant::Kind::kInt8, 64, false});
+  const at::Tensor x = at::randn({state.range(0), kSize});
+  for (auto _ : state) benchmark::DoNotOptimize(quant::int8_product(x, codes, 6.0));
+}
+
 void BM_few_rows(State& state) {
   const at::Tensor plain = matrix(state);
   const at::Tensor x = at::randn({state.range(2), kSize}).to(plain.scalar_type());
@@ -207,6 +216,7 @@ BENCHMARK(BM_answer_of_codes)
 BENCHMARK(BM_answer_decoded)
     ->ArgsProduct({{0, 1, 2, 3}, {0, 1}, {1, 12}})
     ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_int8_answer)->Arg(1)->Arg(12)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_few_rows)
     ->ArgsProduct({{0}, {0, 1}, {1, 4, 12}, {0, 1}})
     ->Unit(benchmark::kMillisecond);

@@ -196,9 +196,8 @@ generate::LoadOptions load_options(const ChatRequest& request) {
       .cache = chat.cache_dir,
       .download_progress = shown_downloads()};
   const config::QuantizationConfig& asked = request.quantization;
-  options.decoded = {.mxfp4 = asked.mxfp4_dequantize,
-                     .fp8 = asked.fp8_dequantize,
-                     .ints = asked.int_dequantize};
+  options.decoded = {
+      .mxfp4 = asked.mxfp4_dequantize, .fp8 = asked.fp8_dequantize, .ints = asked.int_dequantize};
   if (!asked.load_in_4bit && !asked.load_in_8bit && !asked.mxfp4_dequantize &&
       !asked.fp8_dequantize && !asked.int_dequantize) {
     return options;

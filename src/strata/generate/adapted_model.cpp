@@ -129,9 +129,8 @@ void AdaptedModel::merge() {
   if (values.contains("lm_head.weight")) merged->trainable_copy("lm_head.weight");
   // Weights that the adapter changed or replaced do not stay in codes.
   KeptCodes kept = kept_codes(*model_);
-  std::erase_if(kept, [&](const auto& codes) {
-    return values.at(codes.first).scalar_type() != at::kByte;
-  });
+  std::erase_if(
+      kept, [&](const auto& codes) { return values.at(codes.first).scalar_type() != at::kByte; });
   for (nn::Parameter* parameter : merged->parameters()) parameter->set_requires_grad(false);
   keep_codes(*merged, kept, storage_type_);
   for (nn::Parameter* parameter : merged->parameters()) {

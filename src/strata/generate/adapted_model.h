@@ -55,8 +55,8 @@ class AdaptedModel {
   void attach_base(const hf::ModelFolder& base, const BaseTensors& tensors);
   void change_base(uint64_t seed);
   // The weights of the model with the adapter folded in, by their names in a file: codes where the
-  // base holds such of its files and the adapter left them alone. Memory: what the adapter changes once
-  // more, and one weight of it in fp32.
+  // base holds such of its files and the adapter left them alone. Memory: what the adapter changes
+  // once more, and one weight of it in fp32.
   BaseTensors merged_values() const;
 
   std::filesystem::path folder_;

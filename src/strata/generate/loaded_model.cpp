@@ -178,9 +178,7 @@ ModelPaths find_model(const LoadOptions& options) {
 }
 
 LoadedModel::LoadedModel(const LoadOptions& options)
-    : paths_(find_model(options)),
-      device_(options.device),
-      mesh_(single_mesh()) {
+    : paths_(find_model(options)), device_(options.device), mesh_(single_mesh()) {
   const hf::ModelFolder folder(paths_.base);
   require_model_that_answers(folder, paths_.adapter);
   storage_type_ =

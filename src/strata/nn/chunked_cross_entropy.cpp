@@ -68,9 +68,8 @@ ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const Dropou
   ChunkLogits result{.logits = buffer, .hidden = {}, .dora = {}, .unscaled = {}};
   if (output.is_dora()) {
     buffer.zero_();
-    result.dora =
-        dora_forward_(buffer, h, output.weight(), *output.low_rank(),
-                      {.draw = draw, .purpose = call.purpose, .norms = call.dora_norms});
+    result.dora = dora_forward_(buffer, h, output.weight(), *output.low_rank(),
+                                {.draw = draw, .purpose = call.purpose, .norms = call.dora_norms});
   } else {
     forward_product_into(buffer, h, output.weight(), /*beta=*/0, call.purpose);
     if (output.token_rows()) output.token_rows()->replace_logits(h, buffer);

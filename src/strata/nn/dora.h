@@ -10,8 +10,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/low_rank.h"
-#include "strata/nn/weight_product.h"
 #include "strata/nn/parameter.h"
+#include "strata/nn/weight_product.h"
 
 namespace strata::nn {
 

@@ -7,6 +7,8 @@
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
 #include "strata/ops/matmul/matmul.h"
+#include "strata/ops/quant/int8_rows.h"
+#include "strata/ops/quant/kernels.h"
 
 namespace strata::ops::quant {
 namespace {
@@ -82,6 +84,16 @@ at::Tensor code_product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor code_product(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_cuda()) return multiply_padded(a, b);
+  if (a.size(0) <= cpu::kMostFewRows && a.is_contiguous() && b.is_contiguous()) {
+    at::Tensor y = at::empty({a.size(0), b.size(0)}, a.options().dtype(at::kInt));
+    cpu::multiply_byte_rows({.a = a.const_data_ptr<int8_t>(),
+                             .b = b.const_data_ptr<int8_t>(),
+                             .y = y.mutable_data_ptr<int32_t>(),
+                             .rows = a.size(0),
+                             .columns = b.size(0),
+                             .inner = a.size(1)});
+    return y;
+  }
   static const bool is_exact = multiplies_codes_exactly();
   return is_exact ? at::_int_mm(a, b.t()) : code_product_in_fp32(a, b);
 }

@@ -134,15 +134,14 @@ void multiply_few_rows_of_mxfp4(const at::Tensor& c, const at::Tensor& a, const 
   const at::Tensor x = a.to(compute).to(at::kFloat).contiguous();
   const at::Tensor sums = at::empty(c.sizes(), x.options());
   const auto* bytes = w.bytes.const_data_ptr<uint8_t>();
-  cpu::multiply_few_rows(
-      cpu::Mxfp4Codes{bytes, bytes + w.layout().scales, w.columns, w.rows},
-      {.x = x.const_data_ptr<float>(),
-       .y = sums.mutable_data_ptr<float>(),
-       .rows = c.size(0),
-       .weight_rows = w.rows,
-       .back = false,
-       .rounds_to_bf16 = compute == at::kBFloat16},
-      /*through_half=*/w.plain == at::kHalf);
+  cpu::multiply_few_rows(cpu::Mxfp4Codes{bytes, bytes + w.layout().scales, w.columns, w.rows},
+                         {.x = x.const_data_ptr<float>(),
+                          .y = sums.mutable_data_ptr<float>(),
+                          .rows = c.size(0),
+                          .weight_rows = w.rows,
+                          .back = false,
+                          .rounds_to_bf16 = compute == at::kBFloat16},
+                         /*through_half=*/w.plain == at::kHalf);
   finish_few_rows(c, sums, beta, compute);
 }
 
