@@ -11,7 +11,7 @@ struct Size {
   int64_t rows, inner, columns;
 };
 constexpr Size kSizes[] = {{1, 1, 1},      {1, 64, 64},     {5, 29, 21},    {33, 1024, 40},
-                           {18, 1025, 33}, {2, 2100, 1030}, {16, 4100, 17}, {3, 131072, 2}};
+                           {18, 1025, 33}, {2, 2100, 1030}, {16, 4100, 17}, {3, 131071, 2}};
 
 TEST(CodeProduct, EqualsWholeNumbers) {
   at::manual_seed(3);

@@ -14,7 +14,7 @@ namespace strata::ops::quant {
 // Source: bitsandbytes 0.50 autograd/_functions.py, MatMul8bitLt.
 at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, double threshold);
 
-// a b^T to the bit, int32 [T, N], for int8 a [T, K] and b [N, K] with K up to 2^17.
+// a b^T to the bit, int32 [T, N], for int8 a [T, K] and b [N, K] with K below 2^17.
 at::Tensor code_product(const at::Tensor& a, const at::Tensor& b);
 // The same by products in fp32, for processors whose product of bytes is not exact.
 at::Tensor code_product_in_fp32(const at::Tensor& a, const at::Tensor& b);

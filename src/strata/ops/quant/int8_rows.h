@@ -7,7 +7,7 @@
 namespace strata::ops::quant::cpu {
 
 // y [rows, columns] = a [rows, inner] b^T for b [columns, inner], to the bit. Requires: rows is at
-// most kMostFewRows (kernels.h), inner at most 2^17.
+// most kMostFewRows (kernels.h), inner below 2^17.
 struct ByteRows {
   const int8_t *a, *b;
   int32_t* y;
