@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/adapters/adapter_options.h"
+#include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/import.h"
 #include "strata/comm/single_group.h"
