@@ -32,6 +32,9 @@ TEST(DecodePairs, EverySetGivesTheTablesValueTimesTheScale) {
           std::vector<float> x(2 * pairs + 1, 77.0f);
           cpu::decode_pairs({table.data(), scale}, codes.data(), static_cast<int64_t>(pairs),
                             x.data(), set);
+          std::vector<float> turned(2 * pairs);
+          cpu::decode_pairs({table.data(), scale, Element::kFloat, /*low_half_first=*/true},
+                            codes.data(), static_cast<int64_t>(pairs), turned.data(), set);
           std::vector<float> rounded(2 * pairs);
           cpu::decode_pairs({table.data(), scale, Element::kBFloat16}, codes.data(),
                             static_cast<int64_t>(pairs), rounded.data(), set);
@@ -39,6 +42,7 @@ TEST(DecodePairs, EverySetGivesTheTablesValueTimesTheScale) {
             const int code = i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15;
             const float value = table[static_cast<size_t>(code)] * scale;
             EXPECT_EQ(x[i], value) << pairs << " " << i;
+            EXPECT_EQ(turned[i ^ 1], value) << pairs << " " << i;
             EXPECT_EQ(rounded[i], static_cast<float>(c10::BFloat16(value))) << pairs << " " << i;
           }
           EXPECT_EQ(x.back(), 77.0f) << "it wrote beyond its end";

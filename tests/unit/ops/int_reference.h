@@ -27,7 +27,9 @@ inline const std::vector<IntCase> kIntCases{{3, 7, 3, {4, Element::kHalf, true, 
                                             {200, 136, 128, {4, Element::kHalf, true, true}},
                                             {13, 2080, 128, {4, Element::kHalf, true, false}},
                                             {6, 33, 7, {8, Element::kBFloat16, false, false}},
-                                            {50, 120, 2, {4, Element::kHalf, true, true}}};
+                                            {50, 120, 2, {4, Element::kHalf, true, true}},
+                                            {7, 331, 34, {4, Element::kFloat, true, false}},
+                                            {5, 333, 64, {4, Element::kBFloat16, true, true}}};
 
 // Every code; zeros beyond them, too. Scales from those whose products are subnormal in fp16 to
 // those whose products are infinite there, or `even` ones.

@@ -155,10 +155,88 @@ void scale_by_groups(const IntGroups& of, int64_t row, int64_t column, int64_t c
   }
 }
 
+constexpr int64_t kCodes = 16;  // of 4 bits
+
+// What each code of a group stands for: x[0] of the lowest one.
+void values_of_group(const MatrixCodes& matrix, int64_t row, int64_t group, float* x) {
+  const IntGroups& of = matrix.ints;
+  const int64_t index = row * of.groups + group;
+  for (int32_t code = 0; code < kCodes; ++code) x[code] = above_middle(code, 8);
+  scale_group(x, kCodes, zero_at(of, index), scale_at(of, index));
+  round_to(of.scale_type, x, kCodes);
+  if (matrix.through != of.scale_type) round_to(matrix.through, x, kCodes);
+}
+
+// Elements of a row of 4 bits from an even column on, a group at a time: a group has sixteen
+// values, which are rounded instead of all its elements.
+void look_up_groups(const MatrixCodes& matrix, int64_t row, int64_t column, int64_t count,
+                    float* x) {
+  const IntGroups& of = matrix.ints;
+  const uint8_t* codes = matrix.codes + row * of.row_bytes;
+  alignas(64) float values[kCodes];
+  float last[2];
+  for (int64_t done = 0; done < count;) {
+    const int64_t at = column + done, group = at / of.group;
+    const int64_t length = std::min(count - done, (group + 1) * of.group - at);
+    values_of_group(matrix, row, group, values);
+    const CodeValues look_up{values, 1.0f, Element::kFloat, /*low_half_first=*/true};
+    decode_pairs(look_up, codes + at / 2, length / 2, x + done);
+    if (length % 2 != 0) {  // only where the row ends
+      decode_pairs(look_up, codes + (at + length) / 2, 1, last);
+      x[done + length - 1] = last[0];
+    }
+    done += length;
+  }
+}
+
+STRATA_VECTORIZED void split_pairs(const uint8_t* codes, int64_t pairs, uint8_t* to) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    to[2 * i] = codes[i] & 15;
+    to[2 * i + 1] = codes[i] >> 4;
+  }
+}
+
+STRATA_VECTORIZED void look_up(const float* values, const int32_t* groups, const uint8_t* codes,
+                               int64_t n, float* x) {
+  for (int64_t i = 0; i < n; ++i) x[i] = values[groups[i] * int32_t{kCodes} + codes[i]];
+}
+
+// The same where columns' groups are mixed. Requires: few groups beside `count`.
+void look_up_by_order(const MatrixCodes& matrix, int64_t row, int64_t column, int64_t count,
+                      float* x) {
+  const IntGroups& of = matrix.ints;
+  thread_local std::vector<float> values;
+  values.resize(static_cast<size_t>(of.groups * kCodes));
+  for (int64_t g = 0; g < of.groups; ++g) {
+    values_of_group(matrix, row, g, values.data() + g * kCodes);
+  }
+  const uint8_t* codes = matrix.codes + row * of.row_bytes + column / 2;
+  constexpr int64_t kAtOnce = 512;
+  uint8_t split[kAtOnce];
+  for (int64_t done = 0; done < count; done += kAtOnce) {
+    const int64_t length = std::min(kAtOnce, count - done);
+    split_pairs(codes + done / 2, length / 2, split);
+    if (length % 2 != 0) split[length - 1] = codes[(done + length) / 2] & 15;
+    look_up(values.data(), of.order + column + done, split, length, x + done);
+  }
+}
+
+// Whether there are so many elements of a group that its values are worth looking up.
+bool looks_up(const IntGroups& of, int64_t column, int64_t count) {
+  constexpr int64_t kFewest = 2 * kCodes;
+  if (of.bits != 4 || column % 2 != 0) return false;
+  if (of.order != nullptr) return count >= of.groups * kFewest;
+  return of.group >= kFewest && of.group % 2 == 0;
+}
+
 // Elements of one row from a column on.
 void dequantize_int_row(const MatrixCodes& matrix, int64_t row, int64_t column, int64_t count,
                         float* x) {
   const IntGroups& of = matrix.ints;
+  if (looks_up(of, column, count)) {
+    return of.order != nullptr ? look_up_by_order(matrix, row, column, count, x)
+                               : look_up_groups(matrix, row, column, count, x);
+  }
   widen_codes(of.bits, matrix.codes + row * of.row_bytes, column, count, x);
   if (of.order != nullptr) {
     scale_by_order(of, row, column, count, x);

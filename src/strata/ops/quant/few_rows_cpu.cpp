@@ -31,7 +31,8 @@ bool is_in_4_bits(const MatrixCodes& matrix) {
 void decode(const MatrixCodes& matrix, const FewRows& product, int64_t begin, int64_t count,
             float* to) {
   dequantize(matrix, begin, count, to);
-  if (product.rounds_to_bf16 && !is_in_4_bits(matrix)) round_to_bf16(to, count);
+  const bool is_rounded = matrix.through == Element::kBFloat16;
+  if (product.rounds_to_bf16 && !is_rounded) round_to_bf16(to, count);
 }
 
 // Sums over a part of the inner dimension.
