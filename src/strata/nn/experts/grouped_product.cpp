@@ -110,8 +110,9 @@ at::Tensor stacked(const std::vector<const Parameter*>& weights) {
 std::optional<ops::quant::QuantizedMatrices> stacked_codes(
     const std::vector<const Parameter*>& weights) {
   const Parameter& first = *weights[0];
-  if (is_of_all(weights))
+  if (is_of_all(weights)) {
     return {{first.quantized_value(), first.num_matrices(), first.matrix_bytes()}};
+  }
   if (first.quantized_bytes().is_meta()) {  // a plan: units place all of them at such multiples
     const int64_t bytes = (first.stored_numel() + kAlignment - 1) / kAlignment * kAlignment;
     return {{first.quantized_value(), std::ssize(weights), bytes}};
