@@ -172,7 +172,7 @@ class Round {
       for (const LocalPiece& piece : pieces_) {
         wanted.push_back({piece.tensor, 0, bytes_of(piece.data)});
       }
-      reader.read(wanted, /*is_shared=*/false);
+      reader.read(wanted);
     });
     fs::remove_all(folder_ / "checkpoint-1");
   }

@@ -65,9 +65,12 @@ def manifest(**changes):
 
 
 def make_manifest():
-    def tensor(shape, *ranges, file="f"):
+    def tensor(shape, *ranges, file="f", **more):
         return {"a/b": {"shape": shape, "dtype": "F32", "pieces": [
-            {"file": file, "key": "k", "begin": b, "end": e, "xxh3": ""} for b, e in ranges]}}
+            {"file": file, "key": "k", "begin": b, "end": e, "xxh3": "", **more} for b, e in ranges]}}
+
+    def blocks(size, digits):
+        return manifest(tensors=tensor([6], (0, 6), blocks={"bytes": size, "xxh3": digits}))
 
     put("manifest", "whole", manifest())
     for name, data in {
@@ -78,6 +81,8 @@ def make_manifest():
         "far": manifest(tensors=tensor([6], (-2**63, 2**63 - 1))),
         "outside": manifest(tensors=tensor([6], (0, 6), file="../../etc/passwd")),
         "wrong_types": manifest(tensors=[], files=7, step="x"),
+        "blocks": blocks(16, "01" * 16), "blocks_of_nothing": blocks(0, "01" * 16),
+        "blocks_negative": blocks(-1, ""), "blocks_odd": blocks(16, "012"), "blocks_number": blocks("x", 7),
         "version": manifest(version=99), "null": b"null", "number": b"1e999",
     }.items():
         put("manifest", name, data)

@@ -152,13 +152,18 @@ def wait_for_step(process, output, step):
 
 
 def read_until(process, pattern):
-    """What a run says up to the line that the pattern is found in."""
-    text = ""
-    for line in process.stdout:
-        text += line
-        if re.search(pattern, line):
+    """What a run says up to the line that the pattern is found in. Not a byte more is taken out of the pipe:
+    communicate() with a limit reads the pipe itself, and what a buffer holds by then would be lost."""
+    text, line = "", b""
+    while byte := os.read(process.stdout.fileno(), 1):
+        line += byte
+        if byte != b"\n":
+            continue
+        text += line.decode()
+        if re.search(pattern, line.decode()):
             return text
-    raise AssertionError(text)
+        line = b""
+    raise AssertionError(text + line.decode())
 
 
 def processes_of(folder):

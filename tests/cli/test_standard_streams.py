@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from running import PROGRAM, base_flags, environment, output_files, words_of
+from running import PROGRAM, base_flags, environment, output_files, read_until, words_of
 
 # Of the shell that starts the program.
 CLOSED = {"input": "<&-", "output": ">&-", "errors": "2>&-", "all": "<&- >&- 2>&-"}
@@ -31,6 +31,15 @@ def test_a_run_needs_no_standard_streams(inputs, tmp_path, ranks, redirections):
     assert output_files(tmp_path / "out") == output_files(tmp_path / "whole")
     for name in ["model.safetensors", "checkpoint-2/rank-00000.safetensors"]:
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+
+
+def test_a_late_reader_loses_nothing_behind_the_line_it_waits_for():
+    """These tests read so: under load a run has said all before its reader's turn comes."""
+    process = subprocess.Popen(["/bin/sh", "-c", "echo first; echo waited for; echo behind it"],
+                               stdout=subprocess.PIPE, text=True)
+    process.wait(timeout=60)
+    assert read_until(process, "waited for") == "first\nwaited for\n"
+    assert process.communicate(timeout=60)[0] == "behind it\n"
 
 
 def test_an_error_that_finds_no_room_keeps_its_exit_code():

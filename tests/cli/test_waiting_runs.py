@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from running import base_flags, environment, words_of
+from running import base_flags, environment, read_until, words_of
 
 
 def start(flags, home):
@@ -31,10 +31,7 @@ def test_who_waits_for_a_stopped_run_says_so(inputs, tmp_path):
         os.kill(processes[0].pid, signal.SIGSTOP)
         assert not list(unfinished.glob("*.tokens")), "this test came too late: let it prepare more rows"
         processes.append(start(flags[1], home))
-        said = []
-        while not said or "waiting for" not in said[-1]:
-            said.append(processes[1].stdout.readline())
-            assert said[-1], said
+        said = read_until(processes[1], "waiting for").splitlines()
         assert re.search(rf"warning: {re.escape(str(unfinished))}/\w+\.tokens: waiting for process {processes[0].pid} on \S+ "
                          r"since \S+ \S+ UTC, which a signal has stopped, to prepare these rows, without a sign of it for "
                          r"\d s; from 60 s on this run prepares them itself$", said[-1]), said

@@ -17,6 +17,7 @@ def rewrite(checkpoint, change):
             tensors = safetensors.torch.load_file(checkpoint / piece["file"])
             data = tensors[piece["key"]].numpy().tobytes()
             piece["xxh3"] = xxhash.xxh3_64_hexdigest(data)
+            piece.pop("blocks", None)
     for name, record in manifest["files"].items():
         data = (checkpoint / name).read_bytes()
         record.update(bytes=len(data), xxh3=xxhash.xxh3_64_hexdigest(data))

@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 
 import killing
+import preloaded
 from running import (base_flags, output_files, read_until, run_strata, run_strata_raw, start_strata,
                      wait_for_step, words_of)
 
@@ -227,6 +228,33 @@ def test_a_killed_rank(inputs, tmp_path, seed):
     found = killing.restart(flags, 2)
     assert killing.has_resumed(found) and killing.same_result(found, whole)
     assert not [p for p in output_files(tmp_path / "out") if ".tmp" in p]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("place,left,kept", [
+    # The last save is there, and older ones were to go.
+    ("checkpoint-2.tmp-removed", [2, 3, 4], [3, 4]),
+    # It is there, and was yet to be named as the latest.
+    ("/latest", [1], [1])])
+def test_a_kill_between_a_save_and_what_follows_it(inputs, tmp_path, place, left, kept, ranks):
+    """However little is left to do for the next run, it leaves what this one would have."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=max(left),
+                       save_strategy="steps", save_steps=1, save_total_limit=2)
+    whole = run_strata({**flags, "output_dir": tmp_path / "whole"}, ranks)
+    process = start_strata(flags, ranks, preloaded.variables(DIES_RENAMING_TO=place), words=words_of)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == (-signal.SIGKILL if ranks == 1 else 128 + signal.SIGKILL), text
+    there = lambda: sorted(int(p.name.split("-")[1]) for p in (tmp_path / "out").glob("checkpoint-*[0-9]")
+                           if ".tmp" not in p.name)
+    assert there() == left
+    (tmp_path / "out" / ".write-test-a1B2c3").touch()
+    (tmp_path / "out" / ".write-test-of-mine").touch()
+    found = run_strata({**flags, "resume_from_checkpoint": True}, ranks)
+    assert killing.has_resumed(found) and killing.same_result(found, whole)
+    assert there() == kept and (tmp_path / "out" / "latest").read_text() == f"checkpoint-{max(kept)}\n"
+    gone = [step for step in left if step not in kept]
+    assert [int(step) for step in re.findall(r"checkpoint-(\d+) is removed \(save_total_limit\)", found.text)] == gone
+    assert output_files(tmp_path / "out") == sorted([".write-test-of-mine", *output_files(tmp_path / "whole")])
 
 
 def test_a_damaged_log_stops_no_resume(inputs, tmp_path):

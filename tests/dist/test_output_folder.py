@@ -37,6 +37,14 @@ def test_one_run_in_a_folder_of_a_file_system_without_locks(inputs, tmp_path):
     assert not list(out.glob(".lock*"))
 
 
+def test_a_folder_is_shared_though_a_rank_saw_it_before_its_lock(inputs, tmp_path):
+    """A client of a file server answers from memory for half a minute."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1)
+    process = start_strata(flags, 2, preloaded.variables(SAW_NO_LOCK=1))
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, text
+
+
 def test_one_run_in_a_folder(inputs, tmp_path):
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=1)
     (tmp_path / "out").mkdir()

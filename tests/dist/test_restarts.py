@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import preloaded
 from limits import with_own_shared_memory
 from running import (PROGRAM, base_flags, command, environment, flag_words, output_files, processes_of,
                      run_strata)
@@ -30,12 +31,17 @@ def pid_of_rank(folder, rank):
     raise AssertionError(f"found no process of rank {rank}")
 
 
-def restarted(flags, kill_when, rank, before=()):
+# How far the clock of the folder's file server is ahead.
+CLOCKS = pytest.mark.parametrize("ahead", [None, -3600, 3600])
+
+
+def restarted(flags, kill_when, rank, ahead=None):
     """A run whose `rank` is killed once, when `kill_when()`."""
     words = command(flags, 2)
     words[2:2] = ["--max_restarts", "1"]
+    clock = {} if ahead is None else preloaded.variables(CLOCK_AHEAD=ahead)
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env=environment())
+                               env={**environment(), **clock})
     try:
         deadline = time.monotonic() + 60
         while not kill_when() and time.monotonic() < deadline:
@@ -58,10 +64,11 @@ def whole(inputs, tmp_path_factory):
     return run_strata(flags_of(inputs, folder), 2)
 
 
+@CLOCKS
 @pytest.mark.parametrize("rank", [0, 1])
-def test_restart_goes_on_from_the_newest_checkpoint(inputs, whole, tmp_path, rank):
+def test_restart_goes_on_from_the_newest_checkpoint(inputs, whole, tmp_path, rank, ahead):
     flags = flags_of(inputs, tmp_path)
-    text = restarted(flags, (tmp_path / "latest").exists, rank)
+    text = restarted(flags, (tmp_path / "latest").exists, rank, ahead)
     assert f"restart 1: going on from the newest checkpoint in {tmp_path}" in text
     assert (tmp_path / "model.safetensors").read_bytes() == (
         whole.folder / "model.safetensors").read_bytes()
@@ -88,12 +95,13 @@ def test_restart_begins_anew_where_checkpoints_have_no_optimizer(inputs, whole, 
         whole.folder / "model.safetensors").read_bytes()
 
 
-def test_restart_ignores_what_an_earlier_run_left(inputs, whole, tmp_path):
+@CLOCKS
+def test_restart_ignores_what_an_earlier_run_left(inputs, whole, tmp_path, ahead):
     run_strata(flags_of(inputs, tmp_path, max_steps=40, seed=7), 2)
     (tmp_path / "metrics.jsonl").unlink()
     # Before the first save of this run.
     flags = flags_of(inputs, tmp_path, save_steps=140)
-    text = restarted(flags, lambda: (tmp_path / "metrics.jsonl").exists(), 1)
+    text = restarted(flags, lambda: (tmp_path / "metrics.jsonl").exists(), 1, ahead)
     assert "restart 1: nothing was saved yet, starting from the beginning" in text
     assert (tmp_path / "model.safetensors").read_bytes() == (
         whole.folder / "model.safetensors").read_bytes()

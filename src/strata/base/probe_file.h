@@ -24,4 +24,8 @@ class ProbeFile {
   Descriptor file_;
 };
 
+// Removes those that killed processes left in a folder. One that is in use goes on working: it is
+// used by its number. Errors: none; what cannot be removed stays.
+void remove_left_probes(const std::filesystem::path& folder);
+
 }  // namespace strata

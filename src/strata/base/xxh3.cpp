@@ -19,8 +19,10 @@ void Xxh3::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); 
 
 Xxh3::Xxh3() : state_(XXH3_createState()) {
   if (!state_) throw std::bad_alloc();
-  XXH3_64bits_reset(state_.get());
+  reset();
 }
+
+void Xxh3::reset() { XXH3_64bits_reset(state_.get()); }
 
 void Xxh3::update(std::span<const std::byte> bytes) {
   XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());

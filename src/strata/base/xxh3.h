@@ -22,6 +22,9 @@ class Xxh3 {
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text) { update(std::as_bytes(std::span(text))); }
 
+  // As if none had come.
+  void reset();
+
   // Of all bytes so far; more may come.
   uint64_t digest_64() const;
   // In hexadecimal digits: 16 and 32 of them.

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <tuple>
 #include <utility>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/json.h"
 
 namespace strata::checkpoint {
 
@@ -30,14 +32,50 @@ int64_t step_of(const fs::path& folder) {
   return error == std::errc() && stop == end ? step : -1;
 }
 
-std::vector<fs::path> list(const fs::path& output_dir) {
+namespace {
+
+// By their names alone, in no order; none where there is no such folder.
+std::vector<fs::path> named_checkpoints(const fs::path& output_dir) {
   std::vector<fs::path> found;
-  if (!fs::is_directory(output_dir)) return found;
-  for (const auto& entry : fs::directory_iterator(output_dir)) {
-    if (step_of(entry.path()) >= 0 && fs::exists(entry.path() / "manifest.json")) {
-      found.push_back(entry.path());
-    }
+  std::error_code error;
+  if (!fs::is_directory(output_dir, error)) return found;
+  fs::directory_iterator entries(output_dir, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    if (step_of(entries->path()) >= 0) found.push_back(entries->path());
   }
+  if (!error) return found;
+  throw IoError("{}: found {} when listing it, expected a readable folder; check its permissions",
+                output_dir.string(), errno_text(error.value()));
+}
+
+// What others left in the folder, and what a file server has lost sight of, stops no run.
+bool holds(const fs::path& folder, const char* name) {
+  std::error_code unseen;
+  return fs::exists(folder / name, unseen);
+}
+
+// Of a folder that list() leaves out.
+std::string why_passed_over(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return "it is no folder";
+  const bool is_empty = fs::is_empty(path, error);
+  if (!error) std::ignore = fs::exists(path / "manifest.json", error);
+  if (error) return "it cannot be looked into: " + errno_text(error.value());
+  if (is_empty) return "it is empty";
+  if (!holds(path, "trainer_state.json")) {
+    return "it has no manifest.json, without which a checkpoint is not whole";
+  }
+  return fmt::format(
+      "it has no manifest.json: another program saved it, or the file was removed; strata "
+      "convert {} OUT --to strata makes one of it, to resume with --output_dir OUT",
+      path.string());
+}
+
+}  // namespace
+
+std::vector<fs::path> list(const fs::path& output_dir) {
+  std::vector<fs::path> found = named_checkpoints(output_dir);
+  std::erase_if(found, [](const fs::path& path) { return !holds(path, "manifest.json"); });
   std::sort(found.begin(), found.end(),
             [](const fs::path& a, const fs::path& b) { return step_of(a) < step_of(b); });
   return found;
@@ -45,22 +83,10 @@ std::vector<fs::path> list(const fs::path& output_dir) {
 
 std::vector<PassedOver> passed_over(const fs::path& output_dir) {
   std::vector<PassedOver> found;
-  if (!fs::is_directory(output_dir)) return found;
-  for (const auto& entry : fs::directory_iterator(output_dir)) {
-    const fs::path& path = entry.path();
-    if (step_of(path) < 0 || fs::exists(path / "manifest.json")) continue;
-    std::string reason = "it has no manifest.json, without which a checkpoint is not whole";
-    if (!entry.is_directory()) {
-      reason = "it is no folder";
-    } else if (fs::is_empty(path)) {
-      reason = "it is empty";
-    } else if (fs::exists(path / "trainer_state.json")) {
-      reason = fmt::format(
-          "it has no manifest.json: another program saved it, or the file was removed; strata "
-          "convert {} OUT --to strata makes one of it, to resume with --output_dir OUT",
-          path.string());
-    }
-    found.push_back({path, std::move(reason)});
+  for (fs::path& path : named_checkpoints(output_dir)) {
+    if (holds(path, "manifest.json")) continue;
+    std::string reason = why_passed_over(path);
+    found.push_back({std::move(path), std::move(reason)});
   }
   std::ranges::sort(found, {}, [](const PassedOver& one) { return step_of(one.folder); });
   return found;
@@ -83,6 +109,12 @@ double time_of_content(const fs::path& file) {
          static_cast<double>(found.st_mtim.tv_nsec) * 1e-9;
 }
 
+std::string name_in(const fs::path& latest) {
+  std::string name = read_file(latest);
+  while (!name.empty() && std::isspace(static_cast<unsigned char>(name.back()))) name.pop_back();
+  return name;
+}
+
 }  // namespace
 
 std::string saved_since(const fs::path& output_dir, double time) {
@@ -98,9 +130,7 @@ std::string saved_since(const fs::path& output_dir, double time) {
 std::vector<fs::path> set_aside(const fs::path& output_dir) {
   const fs::path latest = output_dir / "latest";
   if (!fs::is_regular_file(latest)) return {};
-  std::string name = read_file(latest);
-  while (!name.empty() && std::isspace(static_cast<unsigned char>(name.back()))) name.pop_back();
-  const int64_t step = step_of(name);
+  const int64_t step = step_of(name_in(latest));
   if (step < 0) return {};
   const auto written = time_of_arrival(latest);
   std::vector<fs::path> found = list(output_dir);
@@ -156,6 +186,21 @@ static void require_meant_folder(const std::string& resume_from, const fs::path&
                     resume_from, fmt::join(names, ", "), there.front().parent_path().string());
 }
 
+std::string saved_by_launch(const fs::path& output_dir, double launch_time) {
+  const auto is_own = [&](const fs::path& folder) {
+    try {
+      return read_json_file(folder / "progress.json").value(kLaunchKey, 0.0) == launch_time;
+    } catch (const std::exception&) {  // damaged: one before it may do
+      return false;
+    }
+  };
+  const std::vector<fs::path> found = list(output_dir);
+  if (found.empty()) return "";
+  if (is_own(candidates("true", output_dir).front())) return "true";
+  const auto own = std::find_if(found.rbegin(), found.rend(), is_own);
+  return own == found.rend() ? "" : own->string();
+}
+
 std::vector<fs::path> candidates(const std::string& resume_from, const fs::path& output_dir) {
   if (!means_newest(resume_from)) {
     const std::vector<fs::path> inside = list(resume_from);
@@ -206,27 +251,52 @@ void remove_checkpoint(const fs::path& folder, FileSystem& files) {
 
 }  // namespace
 
-void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::path>& keep,
-            FileSystem& files) {
-  std::vector<fs::path> found = without(list(output_dir), set_aside(output_dir));
-  int64_t surplus = static_cast<int64_t>(found.size()) - std::max<int64_t>(limit, 1);
-  for (size_t i = 0; i + 1 < found.size() && surplus > 0; ++i) {
+std::vector<fs::path> surplus(const fs::path& output_dir, int64_t limit,
+                              const std::vector<fs::path>& keep) {
+  const std::vector<fs::path> found = without(list(output_dir), set_aside(output_dir));
+  int64_t too_many = static_cast<int64_t>(found.size()) - std::max<int64_t>(limit, 1);
+  std::vector<fs::path> goes;
+  for (size_t i = 0; i + 1 < found.size() && too_many > 0; ++i) {
     // A path may end in a slash, or be a link's.
     const bool is_kept = std::any_of(keep.begin(), keep.end(), [&](const fs::path& path) {
       std::error_code missing;
       return fs::equivalent(path, found[i], missing);
     });
     if (is_kept) continue;
-    remove_checkpoint(found[i], files);
-    --surplus;
+    goes.push_back(found[i]);
+    --too_many;
   }
+  return goes;
+}
+
+void rotate(const fs::path& output_dir, int64_t limit, const std::vector<fs::path>& keep,
+            FileSystem& files) {
+  for (const fs::path& folder : surplus(output_dir, limit, keep)) remove_checkpoint(folder, files);
+}
+
+namespace {
+
+void point_latest_at(const fs::path& folder, FileSystem& files) {
+  write_file_atomically(folder.parent_path() / "latest", folder.filename().string() + "\n", files);
+}
+
+}  // namespace
+
+void finish_save(const fs::path& newest, const std::vector<fs::path>& surplus, FileSystem& files) {
+  const fs::path latest = newest.parent_path() / "latest";
+  // Its own name may not have been brought to the disk either.
+  fsync_path(newest.parent_path(), files);
+  if (!fs::is_regular_file(latest) || name_in(latest) != newest.filename().string()) {
+    point_latest_at(newest, files);
+  }
+  for (const fs::path& folder : surplus) remove_checkpoint(folder, files);
 }
 
 void keep_only(const fs::path& folder, FileSystem& files) {
   for (const fs::path& found : list(folder.parent_path())) {
     if (found.filename() != folder.filename()) remove_checkpoint(found, files);
   }
-  write_file_atomically(folder.parent_path() / "latest", folder.filename().string() + "\n", files);
+  point_latest_at(folder, files);
 }
 
 }  // namespace strata::checkpoint

@@ -43,16 +43,30 @@ std::vector<std::filesystem::path> candidates(const std::string& resume_from,
 
 // What a run that began `time` seconds after 1970 has saved to go on from, as
 // resume_from_checkpoint takes it: "true"; a path, where `latest` found no room and an earlier
-// run's reach further; or empty.
+// run's reach further; or empty. For words alone: a file server may have another time.
 std::string saved_since(const std::filesystem::path& output_dir, double time);
 
-// Removes the oldest checkpoints until `limit` are left, never the newest and none of `keep`. Those
-// that are set aside are neither counted nor removed: they may be all that an earlier run left, and
-// are of later steps than this one has reached. To be called by one process, after the newest is
-// durable and `latest` names it.
+// The same of the runs of one launcher, whatever clocks say: `launch_time` (launch/restarts.h) is
+// in the progress.json of each of their checkpoints, under this key.
+inline constexpr const char* kLaunchKey = "launch";
+std::string saved_by_launch(const std::filesystem::path& output_dir, double launch_time);
+
+// What a limit on the number of checkpoints removes, oldest first, until `limit` are left: never
+// the newest and none of `keep`. Those that are set aside are neither counted nor removed: they may
+// be all that an earlier run left, and are of later steps than this one has reached.
+std::vector<std::filesystem::path> surplus(const std::filesystem::path& output_dir, int64_t limit,
+                                           const std::vector<std::filesystem::path>& keep = {});
+
+// Removes them. To be called by one process, after the newest is durable and `latest` names it.
 void rotate(const std::filesystem::path& output_dir, int64_t limit,
             const std::vector<std::filesystem::path>& keep = {},
             FileSystem& files = real_file_system());
+
+// What follows a save, where a kill came before it: `latest` names the newest one, which was proved
+// to be whole, and then what is too many goes.
+void finish_save(const std::filesystem::path& newest,
+                 const std::vector<std::filesystem::path>& surplus,
+                 FileSystem& files = real_file_system());
 
 // Removes all checkpoints but one, which must be there.
 void keep_only(const std::filesystem::path& folder, FileSystem& files = real_file_system());

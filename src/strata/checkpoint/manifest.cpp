@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/xxh3.h"
+#include "strata/checkpoint/block_sums.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -16,6 +17,9 @@ Json piece_json(const PieceRecord& piece) {
             {"end", piece.end},
             {"xxh3", piece.checksum}};
   if (piece.offset != 0) json["offset"] = piece.offset;
+  if (piece.block_bytes != 0) {
+    json["blocks"] = Json{{"bytes", piece.block_bytes}, {"xxh3", piece.block_checksums}};
+  }
   return json;
 }
 
@@ -66,6 +70,18 @@ const std::string& inner_name(const std::string& name, const std::string& subjec
   return name;
 }
 
+void read_blocks(const Json& json, const std::string& subject, PieceRecord& piece) {
+  const int64_t bytes = integer(json.at("bytes"), subject);
+  piece.block_checksums = json.at("xxh3").get<std::string>();
+  if (bytes <= 0 || piece.block_checksums.size() % kSumDigits != 0) {
+    throw FormatError(
+        "{}: found blocks of {} bytes with {} digits, expected some bytes and {} digits for each "
+        "block; use another checkpoint",
+        subject, bytes, piece.block_checksums.size(), kSumDigits);
+  }
+  piece.block_bytes = static_cast<uint64_t>(bytes);
+}
+
 TensorRecord record_of(const Json& json, const std::string& subject) {
   TensorRecord record;
   for (const Json& size : json.at("shape").get_ref<const Json::array_t&>()) {
@@ -78,6 +94,7 @@ TensorRecord record_of(const Json& json, const std::string& subject) {
                              integer(piece.at("begin"), subject), integer(piece.at("end"), subject),
                              piece.at("xxh3").get<std::string>(),
                              piece.contains("offset") ? integer(piece.at("offset"), subject) : 0});
+    if (piece.contains("blocks")) read_blocks(piece.at("blocks"), subject, record.pieces.back());
   }
   return record;
 }

@@ -1,6 +1,7 @@
 #include "strata/checkpoint/piece_file.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 #include "strata/base/file.h"
@@ -50,35 +51,39 @@ void PieceFile::add(const LocalPiece& piece, std::string key, int64_t offset, bo
   pieces_.push_back({&piece, std::move(key), offset, is_listed});
 }
 
-void PieceFile::write(const StreamedFrom& streamed, ManifestPart& part) {
+void PieceFile::write(const PieceWriting& how, ManifestPart& part) {
   std::unordered_map<std::string_view, size_t> places;
   for (const hf::TensorInfo& info : writer_->tensors()) places.emplace(info.name, places.size());
   std::ranges::stable_sort(pieces_, {},
                            [&](const Part& p) { return std::pair(places.at(p.key), p.offset); });
   uint64_t bytes = 0;
   for (const Part& p : pieces_) bytes += p.piece->data.nbytes();
-  if (bytes >= streamed.bytes) writer_->stream(streamed.block_bytes);
+  if (bytes >= how.streamed.bytes) writer_->stream(how.streamed.block_bytes);
   for (const Part& p : pieces_) {
     TensorRecord record = record_of(*p.piece);
     PieceRecord& piece = record.pieces[0];
     piece.file = name_;
     piece.key = p.key;
     piece.offset = p.offset;
-    piece.checksum = write_one(p);
+    if (p.piece->data.nbytes() > how.block_bytes) piece.block_bytes = how.block_bytes;
+    write_one(p, piece);
     if (p.is_listed) part.emplace(p.piece->tensor, std::move(record));
   }
   writer_->finish();
 }
 
-std::string PieceFile::write_one(const Part& p) {
+void PieceFile::write_one(const Part& p, PieceRecord& record) {
   const at::Tensor host = p.piece->data.cpu();
   const auto begin = static_cast<uint64_t>(p.offset) * host.element_size();
   const std::span<const std::byte> all = flat_bytes(host);
   Xxh3 sum;
+  std::optional<BlockSums> blocks;
+  if (record.block_bytes > 0) blocks.emplace(record.block_bytes);
   size_t forgotten = 0;
   for (size_t done = 0; done < all.size();) {
     const auto some = all.subspan(done, std::min(all.size() - done, kCachedBytes));
     sum.update(some);
+    if (blocks) blocks->update(some);
     writer_->write(p.key, some, begin + done);
     done += some.size();
     // What rests in a file does so because memory has no room for it.
@@ -88,7 +93,8 @@ std::string PieceFile::write_one(const Part& p) {
     forget_pages(all.subspan(forgotten, done - forgotten));
     forgotten = done - std::min<size_t>(done, kLargestPage);  // of its last page only a part
   }
-  return sum.text_64();
+  record.checksum = sum.text_64();
+  if (blocks) record.block_checksums = blocks->take();
 }
 
 }  // namespace strata::checkpoint

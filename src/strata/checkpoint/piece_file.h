@@ -12,6 +12,7 @@
 
 #include "strata/base/file_system.h"
 #include "strata/base/write_stream.h"
+#include "strata/checkpoint/block_sums.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/formats/safetensors.h"
@@ -23,6 +24,12 @@ namespace strata::checkpoint {
 struct StreamedFrom {
   uint64_t bytes = uint64_t{16} << 20;
   size_t block_bytes = WriteStream::kBlockBytes;
+};
+
+// How a rank writes its pieces.
+struct PieceWriting {
+  StreamedFrom streamed = {};
+  uint64_t block_bytes = 0;  // of checksums for parts of a piece; 0: none
 };
 
 // Tensors by their names in the manifest, of one rank.
@@ -47,7 +54,7 @@ class PieceFile {
   // the piece is here. Requires: the piece outlives the file.
   void add(const LocalPiece& piece, std::string key, int64_t offset, bool is_listed = true);
   // Writes and syncs all of them, and lists them in `part`.
-  void write(const StreamedFrom& streamed, ManifestPart& part);
+  void write(const PieceWriting& how, ManifestPart& part);
 
  private:
   struct Part {
@@ -57,8 +64,8 @@ class PieceFile {
     bool is_listed;
   };
 
-  // Returns the checksum.
-  std::string write_one(const Part& part);
+  // With the checksums in `record`.
+  void write_one(const Part& part, PieceRecord& record);
 
   std::string name_;
   std::unique_ptr<hf::SafetensorsWriter> writer_;

@@ -9,17 +9,13 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/base/xxh3.h"
+#include "strata/checkpoint/block_sums.h"
 
 namespace strata::checkpoint {
 namespace {
 
 // Small enough to be in the processor's cache when it is summed up.
 constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
-
-// Jobs of one file that lie no further apart than this are one run: what is between them is read
-// and dropped.
-constexpr uint64_t kLargestGap = uint64_t{256} << 10;
 
 // A range that is read ahead, by offsets that grow.
 class Cursor {
@@ -50,29 +46,47 @@ class Cursor {
 // The bytes of one piece as they come by: summed up, and judged at the end.
 class PieceReader::Proof {
  public:
-  explicit Proof(const Job& job) : job_(job) {}
+  explicit Proof(const Job& job)
+      : job_(job), sums_(job.first_block ? job.piece->block_bytes : job.range.size) {}
 
   void see(std::span<const std::byte> bytes) {
-    if (!job_.is_proved) sum_.update(bytes);
+    if (!job_.is_proved) sums_.update(bytes);
     if (job_.is_zero == nullptr || !*job_.is_zero) return;
     *job_.is_zero = std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
-  void finish(PieceReader& reader) const {
+  void finish(PieceReader& reader) {
     const PieceRecord& piece = *job_.piece;
     if (job_.is_proved) return;
-    if (const std::string found = sum_.text_64(); found != piece.checksum) {
-      throw FormatError(
-          "{}: found checksum {} for \"{}\", expected {}; the file is damaged, use another "
-          "checkpoint",
-          (reader.folder_ / piece.file).string(), found, piece.key, piece.checksum);
-    }
-    reader.proved_.insert({piece.file, piece.key, piece.offset});
+    const std::string found = sums_.take();
+    const std::string_view expected =
+        job_.first_block ? std::string_view(piece.block_checksums)
+                               .substr(*job_.first_block * kSumDigits, found.size())
+                         : std::string_view(piece.checksum);
+    if (found != expected) throw_damaged(reader.folder_ / piece.file, found, expected);
+    if (!job_.first_block) reader.proved_.insert({piece.file, piece.key, piece.offset});
   }
 
  private:
+  // Names the first block that is another one.
+  [[noreturn]] void throw_damaged(const std::filesystem::path& file, std::string_view found,
+                                  std::string_view expected) const {
+    std::string where;
+    if (job_.first_block) {
+      size_t at = 0;
+      while (found.substr(at, kSumDigits) == expected.substr(at, kSumDigits)) at += kSumDigits;
+      found = found.substr(at, kSumDigits);
+      expected = expected.substr(at, kSumDigits);
+      where = fmt::format("block {} of ", *job_.first_block + at / kSumDigits);
+    }
+    throw FormatError(
+        "{}: found checksum {} for {}\"{}\", expected {}; the file is damaged, use another "
+        "checkpoint",
+        file.string(), found, where, job_.piece->key, expected);
+  }
+
   const Job& job_;
-  Xxh3 sum_;
+  BlockSums sums_;
 };
 
 PieceReader::PieceReader(std::filesystem::path folder, const PieceReaderOptions& options)
@@ -122,7 +136,10 @@ PieceReader::Job PieceReader::job_of(const PieceRecord& piece, const TensorRecor
   Job job{.piece = &piece, .record = &record, .range = range_of(piece, record)};
   job.skip = skip;
   job.out = out;
-  if (!proved_.contains({piece.file, piece.key, piece.offset})) return job;
+  if (!proved_.contains({piece.file, piece.key, piece.offset})) {
+    narrow_to_blocks(job);
+    return job;
+  }
   job.is_proved = true;
   job.range.begin += skip;
   job.range.size = out.size();
@@ -130,26 +147,50 @@ PieceReader::Job PieceReader::job_of(const PieceRecord& piece, const TensorRecor
   return job;
 }
 
+void PieceReader::narrow_to_blocks(Job& job) const {
+  const PieceRecord& piece = *job.piece;
+  if (piece.block_bytes == 0) return;
+  const uint64_t expected = num_blocks(job.range.size, piece.block_bytes);
+  if (piece.block_checksums.size() / kSumDigits != expected) {
+    throw FormatError(
+        "{}: found checksums of {} blocks for \"{}\" in manifest.json, expected {}; use another "
+        "checkpoint",
+        (folder_ / piece.file).string(), piece.block_checksums.size() / kSumDigits, piece.key,
+        expected);
+  }
+  if (job.out.empty()) return;  // all of it is to be proved
+  const uint64_t first = job.skip / piece.block_bytes;
+  const uint64_t end = num_blocks(job.skip + job.out.size(), piece.block_bytes);
+  if (end - first == expected) return;
+  const uint64_t skipped = first * piece.block_bytes;
+  // The product that it spares may be beyond the type.
+  const uint64_t size = end == expected ? job.range.size : end * piece.block_bytes;
+  job.first_block = first;
+  job.range.begin += skipped;
+  job.range.size = size - skipped;
+  job.skip -= skipped;
+}
+
 void PieceReader::read(const std::string& tensor, int64_t begin, std::span<std::byte> out) {
   const WantedRange wanted{tensor, begin, out};
-  read(std::span(&wanted, 1), /*is_shared=*/false);
+  read(std::span(&wanted, 1));
 }
 
-void PieceReader::read(std::span<const WantedRange> wanted, bool is_shared) {
+void PieceReader::read(std::span<const WantedRange> wanted) {
   std::vector<Job> jobs;
   for (const WantedRange& range : wanted) collect(range, jobs);
-  run(jobs, is_shared);
+  run(jobs);
 }
 
-void PieceReader::run(std::vector<Job>& jobs, bool is_shared) {
+void PieceReader::run(std::vector<Job>& jobs) {
   uint64_t bytes = 0;
   for (const Job& job : jobs) bytes += job.range.size;
-  if (bytes >= options_.streamed_bytes) return stream(jobs, is_shared);
+  if (bytes >= options_.streamed_bytes) return stream(jobs);
   for (const Job& job : jobs) read_plainly(job);
 }
 
 PieceReader::Range PieceReader::range_of(const PieceRecord& piece, const TensorRecord& record) {
-  const OpenFile& file = open(piece.file);
+  OpenFile& file = open(piece.file);
   const hf::TensorInfo* info = file.layout.find(piece.key);
   const int64_t count = piece.end - piece.begin;
   if (info == nullptr || piece.offset < 0 || piece.offset > info->numel() ||
@@ -166,11 +207,12 @@ PieceReader::Range PieceReader::range_of(const PieceRecord& piece, const TensorR
 
 // Read with calls, not through a map: the kernel reads ahead, no page is faulted in one by one, and
 // a file that somebody cuts short meanwhile is an error and no signal.
-void PieceReader::fetch(const Range& range, uint64_t begin, std::span<std::byte> out) const {
+void PieceReader::fetch(const Range& range, uint64_t begin, std::span<std::byte> out) {
+  bytes_read_ += out.size();
   size_t filled = 0;
   while (filled < out.size()) {
     const ssize_t count =
-        ::pread(range.file->descriptor.get(), out.data() + filled, out.size() - filled,
+        ::pread(descriptor_of(*range.file), out.data() + filled, out.size() - filled,
                 static_cast<off_t>(range.begin + begin + filled));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
@@ -201,7 +243,7 @@ void PieceReader::read_plainly(const Job& job) {
   proof.finish(*this);
 }
 
-void PieceReader::stream(std::vector<Job>& jobs, bool is_shared) {
+void PieceReader::stream(std::vector<Job>& jobs) {
   std::ranges::stable_sort(jobs, {}, [](const Job& job) {
     return std::pair(std::string_view(job.piece->file), job.range.begin);
   });
@@ -211,18 +253,20 @@ void PieceReader::stream(std::vector<Job>& jobs, bool is_shared) {
     read += job.range.size;
   }
   // What is read only to be proved, another rank wants.
-  ReadAhead& ahead = read_ahead(/*past_cache=*/!is_shared && (wanted == 0 || 2 * wanted >= read));
+  ReadAhead& ahead = read_ahead(/*past_cache=*/wanted == 0 || 2 * wanted >= read);
   for (size_t i = 0; i < jobs.size();) {
     uint64_t end = jobs[i].range.begin + jobs[i].range.size;
     size_t last = i + 1;
     for (; last < jobs.size(); ++last) {
       const Range& next = jobs[last].range;
-      if (next.file != jobs[i].range.file || next.begin < end || next.begin - end > kLargestGap) {
+      if (next.file != jobs[i].range.file || next.begin < end ||
+          next.begin - end > options_.largest_gap) {
         break;
       }
       end = next.begin + next.size;
     }
     ahead.start(folder_ / jobs[i].piece->file, jobs[i].range.begin, end);
+    bytes_read_ += end - jobs[i].range.begin;
     Cursor cursor(ahead, jobs[i].range.begin);
     for (; i < last; ++i) {
       const Job& job = jobs[i];
@@ -254,18 +298,28 @@ ReadAhead& PieceReader::read_ahead(bool past_cache) {
   return *read_ahead_;
 }
 
-const PieceReader::OpenFile& PieceReader::open(const std::string& name) {
+PieceReader::OpenFile& PieceReader::open(const std::string& name) {
   const auto found = files_.find(name);
   if (found != files_.end()) return found->second;
-  const std::filesystem::path path = folder_ / name;
-  hf::SafetensorsFile layout(path);
-  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (descriptor.get() < 0) {
+  OpenFile file{hf::SafetensorsFile(folder_ / name), Descriptor()};
+  return files_.emplace(name, std::move(file)).first->second;
+}
+
+int PieceReader::descriptor_of(OpenFile& file) {
+  if (file.descriptor.get() >= 0) return file.descriptor.get();
+  if (num_open_ >= options_.most_open) {
+    for (auto& [name, each] : files_) each.descriptor.close();
+    num_open_ = 0;
+  }
+  const std::filesystem::path& path = file.layout.path();
+  file.descriptor = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.descriptor.get() < 0) {
     throw IoError("{}: found {}, expected a readable file; check its permissions", path.string(),
                   errno_text(errno));
   }
-  ::posix_fadvise(descriptor.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
-  return files_.emplace(name, OpenFile{std::move(layout), std::move(descriptor)}).first->second;
+  ++num_open_;
+  ::posix_fadvise(file.descriptor.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  return file.descriptor.get();
 }
 
 std::string PieceReader::small_file(const std::string& name) const {
@@ -296,7 +350,7 @@ bool PieceReader::is_zero(const std::string& tensor) {
     job.is_zero = &is_zero;
     jobs.push_back(job);
   }
-  run(jobs, /*is_shared=*/false);
+  run(jobs);
   return is_zero;
 }
 
@@ -305,7 +359,7 @@ void PieceReader::verify_all() {
   for (const auto& [name, record] : manifest_.tensors) {
     for (const PieceRecord& piece : record.pieces) jobs.push_back(job_of(piece, record, 0, {}));
   }
-  run(jobs, /*is_shared=*/false);
+  run(jobs);
   for (const auto& [name, file] : manifest_.files) small_file(name);
 }
 

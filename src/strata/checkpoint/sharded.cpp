@@ -1,6 +1,8 @@
 #include "strata/checkpoint/sharded.h"
 
 #include <optional>
+#include <span>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -19,7 +21,7 @@ namespace fs = std::filesystem;
 
 // This rank's tensors and a part of the manifest that lists them.
 void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPiece>& pieces,
-                     const StreamedFrom& streamed, FileSystem& files) {
+                     const PieceWriting& how, FileSystem& files) {
   std::vector<hf::TensorSpec> specs;
   for (const LocalPiece& piece : pieces) {
     specs.push_back({piece.tensor, file_type_of(piece.data.scalar_type()), {piece.data.numel()}});
@@ -29,7 +31,7 @@ void write_rank_file(const fs::path& folder, int rank, const std::vector<LocalPi
                                                                           specs, metadata, files));
   for (const LocalPiece& piece : pieces) file.add(piece, piece.tensor, 0);
   ManifestPart part;
-  file.write(streamed, part);
+  file.write(how, part);
   write_part(folder, rank, part, files);
 }
 
@@ -134,11 +136,13 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
   }
   comm::all_or_nothing(group, what, [&] {
     if (!role.writes) return;
+    // Shards are as large as each other.
+    const uint64_t bytes = size_bytes(pieces) * static_cast<uint64_t>(role.shard_ranks);
+    const PieceWriting how{request.streamed, request.blocks.block_bytes(bytes)};
     if (request.whole) {
-      write_whole_files(temporary, *request.whole, role.shard_rank, pieces, request.streamed,
-                        files);
+      write_whole_files(temporary, *request.whole, role.shard_rank, pieces, how, files);
     } else {
-      write_rank_file(temporary, role.shard_rank, pieces, request.streamed, files);
+      write_rank_file(temporary, role.shard_rank, pieces, how, files);
     }
   });
   comm::all_or_nothing(group, what, [&] {
@@ -165,18 +169,59 @@ fs::path save(const fs::path& output_dir, int64_t step, shard::UnitStore& store,
                           files);
 }
 
-void load(PieceReader& reader, shard::UnitStore& store, optim::Optimizer* optimizer) {
-  const std::vector<LocalPiece> pieces = local_pieces(store, optimizer);
+namespace {
+
+void read_pieces(PieceReader& reader, std::span<const LocalPiece> pieces) {
   std::vector<WantedRange> wanted;
   for (const LocalPiece& piece : pieces) {
-    require_shape(reader, piece);
     if (is_read_as_it_is(reader, piece)) {
       wanted.push_back({piece.tensor, piece.begin, flat_bytes(piece.data)});
     }
   }
-  reader.read(wanted, /*is_shared=*/store.mesh().replicate->size() > 1);
+  reader.read(wanted);
   for (const LocalPiece& piece : pieces) {
     if (!is_read_as_it_is(reader, piece)) read_converting(reader, piece);
+  }
+}
+
+// Where the part of each of `count` readers begins, and where the last one's ends: about as many
+// bytes each.
+std::vector<size_t> shares_of(const std::vector<LocalPiece>& pieces, int count) {
+  const uint64_t all = size_bytes(pieces);
+  std::vector<size_t> begins{0};
+  uint64_t before = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    // The readers whose even part ends before this piece does.
+    while (std::ssize(begins) < count &&
+           before >= all / static_cast<uint64_t>(count) * begins.size()) {
+      begins.push_back(i);
+    }
+    before += pieces[i].data.nbytes();
+  }
+  begins.resize(static_cast<size_t>(count) + 1, pieces.size());
+  return begins;
+}
+
+}  // namespace
+
+void load(PieceReader& reader, shard::UnitStore& store, optim::Optimizer* optimizer) {
+  comm::Group& replicas = *store.mesh().replicate;
+  std::vector<LocalPiece> pieces;
+  std::vector<size_t> shares;
+  const auto share = [&](int replica) {
+    const auto at = static_cast<size_t>(replica);
+    return std::span<const LocalPiece>(pieces).subspan(shares[at], shares[at + 1] - shares[at]);
+  };
+  comm::all_or_nothing(replicas, "reading " + reader.folder().string(), [&] {
+    pieces = local_pieces(store, optimizer);
+    shares = shares_of(pieces, replicas.size());
+    for (const LocalPiece& piece : pieces) require_shape(reader, piece);
+    read_pieces(reader, share(replicas.rank()));
+  });
+  for (int replica = 0; replica < replicas.size() && replicas.size() > 1; ++replica) {
+    for (const LocalPiece& piece : share(replica)) {
+      replicas.broadcast(piece.data.view(at::kByte), replica)->wait();
+    }
   }
   if (optimizer != nullptr) optimizer->set_num_steps(reader.manifest().num_updates);
 }

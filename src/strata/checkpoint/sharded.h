@@ -46,6 +46,7 @@ struct SaveRequest {
   std::vector<LocalPiece> derived = {};  // what is made of trained weights, for this save alone
   Trained trained = Trained::kUnknown;   // of whole files, which are read back before they count
   StreamedFrom streamed = {};
+  BlockSizes blocks = {};
   // Rank 0's; null: what goes wrong after the rename is an error too.
   AfterSave* after = nullptr;
 };
@@ -66,8 +67,11 @@ std::filesystem::path save(const std::filesystem::path& output_dir, int64_t step
                            shard::UnitStore& store, optim::Optimizer* optimizer,
                            const SmallFiles& small_files, FileSystem& files = real_file_system());
 
-// Fills homes and optimizer state from a checkpoint written at any world size and strategy.
-// FormatError for missing tensors, other shapes, wrong checksums. Not collective.
+// Fills homes and optimizer state from a checkpoint written at any world size and strategy. Of
+// replicas, which hold the same, each reads a part and the others have it from there, so that all
+// ranks together read a checkpoint about once. FormatError for missing tensors, other shapes, wrong
+// checksums, on one replica at least: the others then throw comm::OtherRankFailed. Collective over
+// the replicas, which may not come to it otherwise than together.
 void load(PieceReader& reader, shard::UnitStore& store, optim::Optimizer* optimizer);
 
 }  // namespace strata::checkpoint

@@ -101,7 +101,7 @@ void create_whole_files(const fs::path& folder, const WholeFiles& whole, int sha
 }
 
 void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank,
-                       const std::vector<LocalPiece>& pieces, const StreamedFrom& streamed,
+                       const std::vector<LocalPiece>& pieces, const PieceWriting& how,
                        FileSystem& files) {
   std::map<std::string, PieceFile> open;
   const auto file = [&](const std::string& name) -> PieceFile& {
@@ -121,7 +121,7 @@ void write_whole_files(const fs::path& folder, const WholeFiles& whole, int rank
     file(whole.weights).add(piece, piece.tensor, 0, /*is_listed=*/false);
   }
   ManifestPart part;
-  for (auto& [name, own] : open) own.write(streamed, part);
+  for (auto& [name, own] : open) own.write(how, part);
   write_part(folder, rank, part, files);
 }
 

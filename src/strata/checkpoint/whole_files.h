@@ -34,7 +34,7 @@ void announce_pieces(const std::filesystem::path& folder, int rank,
 void create_whole_files(const std::filesystem::path& folder, const WholeFiles& whole,
                         int shard_ranks, FileSystem& files);
 void write_whole_files(const std::filesystem::path& folder, const WholeFiles& whole, int rank,
-                       const std::vector<LocalPiece>& pieces, const StreamedFrom& streamed,
+                       const std::vector<LocalPiece>& pieces, const PieceWriting& how,
                        FileSystem& files);
 
 // What from_pretrained() loads out of a checkpoint is read back as the result of a run is: keys,

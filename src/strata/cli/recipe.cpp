@@ -82,16 +82,16 @@ void require_meeting_point(const launch::RankEnvironment& ranks) {
   if (ranks.world_size > 1) launch::require_known_host("MASTER_ADDR", ranks.master_addr);
 }
 
-// A rank that is started again goes on from what its run has saved, not from an older run's.
+// A rank that is started again goes on from what its run has saved, not from an older run's. Rank
+// 0's look counts for all.
 void resume_after_restart(config::RunConfig& config, int rank) {
   const int count = launch::restart_count();
-  if (count == 0) return;
+  if (count == 0 || rank != 0) return;
   const std::optional<double> launched = launch::launch_time();
   const std::string saved =
-      launched ? checkpoint::saved_since(config.train.output_dir, *launched) : "";
+      launched ? checkpoint::saved_by_launch(config.train.output_dir, *launched) : "";
   const bool goes_on = !saved.empty() && !config.train.save_only_model;
   if (goes_on) config.train.resume_from_checkpoint = saved;
-  if (rank != 0) return;
   std::string line =
       saved.empty() ? "nothing was saved yet" : "what was saved has no optimizer (save_only_model)";
   line += config.train.resume_from_checkpoint.empty() ? ", starting from the beginning"

@@ -6,6 +6,7 @@
 #include "strata/base/descriptor.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/block_sums.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/checkpoint/sharded.h"
@@ -99,6 +100,88 @@ TEST(Sharded, DamageIsNamed) {
     EXPECT_NE(message.find("checksum"), std::string::npos) << message;
     EXPECT_THROW(PieceReader(saved, options).verify_all(), FormatError);
   }
+}
+
+// A reader of a part proves the blocks that it lies in, and takes no other's word for them.
+TEST(Sharded, DamageIsFoundInEveryBlockThatIsReadAndInNoOther) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  fill(rank);
+  SaveRequest request{.output_dir = folder.path(), .step = 1, .num_updates = 1};
+  request.blocks = kTinyBlocks;
+  const fs::path saved = write_checkpoint(request, local_pieces(*rank.store, nullptr),
+                                          role_of(rank.mesh), *rank.mesh.world);
+  const std::string name = "parameter/model.embed_tokens.weight";
+  const PieceRecord piece = read_manifest(saved).tensors.at(name).pieces.at(0);
+  const auto bytes = static_cast<uint64_t>(piece.end) * sizeof(float);
+  ASSERT_EQ(piece.block_bytes, kTinyBlocks.least_bytes);
+  const uint64_t count = num_blocks(bytes, piece.block_bytes);
+  ASSERT_EQ(piece.block_checksums.size(), count * kSumDigits);
+  ASSERT_NE(bytes % piece.block_bytes, 0U) << "the last one is shorter";
+  const fs::path file = saved / piece.file;
+  const std::string whole = read_file(file);
+  const hf::SafetensorsFile layout(file);
+  const uint64_t begin = layout.file_offset(*layout.find(piece.key));
+  for (uint64_t block = 0; block < count; ++block) {
+    const uint64_t end = std::min((block + 1) * piece.block_bytes, bytes);
+    for (const uint64_t at : {block * piece.block_bytes, end - 1}) {
+      std::string damaged = whole;
+      damaged[begin + at] = static_cast<char>(damaged[begin + at] ^ 0x10);
+      write_file_atomically(file, damaged);
+      for (const PieceReaderOptions& options : kReaders) {
+        const auto read = [&](uint64_t from, uint64_t to) {
+          at::Tensor out = at::empty({static_cast<int64_t>(to - from)});
+          return message_of<FormatError>([&] {
+            PieceReader(saved, options).read(name, static_cast<int64_t>(from), flat_bytes(out));
+          });
+        };
+        const uint64_t first = block * piece.block_bytes / sizeof(float),
+                       last = end / sizeof(float);
+        // One element is enough to read its block.
+        for (const auto& [from, to] : {std::pair(first, first + 1), std::pair(last - 1, last),
+                                       std::pair(uint64_t{0}, first + 1)}) {
+          const std::string message = read(from, to);
+          const bool is_whole = num_blocks(to * sizeof(float), piece.block_bytes) == count &&
+                                from * sizeof(float) < piece.block_bytes;
+          EXPECT_NE(
+              message.find(is_whole ? "for \"parameter/" : fmt::format("for block {} of", block)),
+              std::string::npos)
+              << message << " block " << block;
+        }
+        if (first > 0) EXPECT_EQ(read(0, first), "");
+        if (end < bytes) EXPECT_EQ(read(last, bytes / sizeof(float)), "");
+      }
+    }
+  }
+}
+
+TEST(Sharded, BlocksThatAreNotThoseOfTheirPieceAreRefused) {
+  TemporaryFolder folder;
+  Rank rank(0, 1);
+  SaveRequest request{.output_dir = folder.path(), .step = 1, .num_updates = 1};
+  request.blocks = kTinyBlocks;
+  const fs::path saved = write_checkpoint(request, local_pieces(*rank.store, nullptr),
+                                          role_of(rank.mesh), *rank.mesh.world);
+  const std::string name = "parameter/model.embed_tokens.weight";
+  const Manifest whole = read_manifest(saved);
+  const auto message_with = [&](uint64_t block_bytes, const std::string& sums) {
+    Manifest manifest = whole;
+    PieceRecord& piece = manifest.tensors.at(name).pieces.at(0);
+    piece.block_bytes = block_bytes;
+    piece.block_checksums = sums;
+    write_file_atomically(saved / "manifest.json", manifest_text(manifest));
+    return message_of<FormatError>([&] {
+      at::Tensor one = at::empty({1});
+      PieceReader(saved).read(name, 0, flat_bytes(one));
+    });
+  };
+  const std::string& sums = whole.tensors.at(name).pieces.at(0).block_checksums;
+  EXPECT_EQ(message_with(256, sums), "");
+  EXPECT_NE(message_with(256, sums.substr(1)).find("found blocks of 256 bytes"), std::string::npos);
+  EXPECT_NE(message_with(256, sums.substr(16)).find("found checksums of"), std::string::npos);
+  EXPECT_NE(message_with(128, sums).find("found checksums of"), std::string::npos);
+  EXPECT_NE(message_with(uint64_t{1} << 62, sums).find("found checksums of"), std::string::npos);
+  EXPECT_NE(message_with(~uint64_t{0}, sums).find("expected an integer"), std::string::npos);
 }
 
 TEST(Sharded, PiecesThatDoNotTileAreRefused) {

@@ -10,9 +10,11 @@
 #include "crash_loop.h"
 #include "rank_threads.h"
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/checkpoint/sharded.h"
+#include "troubled_disks.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -309,6 +311,40 @@ TEST(KeepOnly, ALossOfPowerAtEveryOperationSparesTheOneThatIsKept) {
                    for (size_t i = 1; i < left.size(); ++i) fs::remove_all(left[i]);
                    EXPECT_EQ(state.resume(crash.left), 1);
                  });
+  EXPECT_GT(num_more, 0);
+}
+
+// What the next run makes up for, after a kill between a save and `latest`, and a crash meanwhile.
+TEST(FinishSave, ALossOfPowerAtEveryOperationSparesTheNewest) {
+  State state(1);
+  const auto start = [&](const TemporaryFolder& folder) {
+    strata::testing::RefusesLatest kills;
+    for (const int64_t step : {1, 2, 3}) {
+      kills.refuses = step == 3;
+      state.save(folder.path(), static_cast<double>(step), kills, {.name = "Save", .step = step});
+    }
+  };
+  const auto finish = [](const fs::path& folder, FileSystem& files) {
+    try {
+      finish_save(folder / "checkpoint-3", surplus(folder, 1), files);
+      return true;
+    } catch (const IoError&) {
+      return false;
+    }
+  };
+  int num_more = 0;
+  for (const auto fault : {CrashDisk::Fault::kPowerLoss, CrashDisk::Fault::kError}) {
+    for_each_crash({.fault = fault}, start, finish, [&](const Crash& crash, bool) {
+      const std::vector<fs::path> left = list(crash.left);
+      ASSERT_FALSE(left.empty());
+      num_more += left.size() > 1;
+      EXPECT_EQ(state.resume(crash.left), 3) << "at operation " << crash.at;
+      EXPECT_TRUE(finish(crash.left, unsynced));
+      EXPECT_EQ(list(crash.left), std::vector{crash.left / "checkpoint-3"});
+      EXPECT_EQ(read_file(crash.left / "latest"), "checkpoint-3\n");
+      EXPECT_EQ(state.resume(crash.left), 3);
+    });
+  }
   EXPECT_GT(num_more, 0);
 }
 

@@ -36,13 +36,17 @@ TEST(Sharded, ListResolveAndRotateSeeWholeCheckpointsOnly) {
   folder.put("checkpoint-12/trainer_state.json", "{}");
   folder.put("checkpoint-13", "");
   folder.put("checkpoint-8/rank-00000.safetensors", "");
+  // As a folder that nobody here may look into, or that a file server has lost sight of.
+  folder.put("checkpoint-14/progress.json", "{}");
+  fs::create_symlink("manifest.json", folder / "checkpoint-14/manifest.json");
   const auto others = passed_over(folder.path());
-  ASSERT_EQ(others.size(), 4U);
+  ASSERT_EQ(others.size(), 5U);
   const std::vector<std::pair<std::string, std::string>> reasons = {
       {"checkpoint-8", "not whole"},
       {"checkpoint-11", "it is empty"},
       {"checkpoint-12", "another program saved it"},
-      {"checkpoint-13", "it is no folder"}};
+      {"checkpoint-13", "it is no folder"},
+      {"checkpoint-14", "cannot be looked into: too many levels of symbolic links"}};
   for (size_t i = 0; i < reasons.size(); ++i) {
     EXPECT_EQ(others[i].folder.filename(), reasons[i].first);
     EXPECT_NE(others[i].reason.find(reasons[i].second), std::string::npos) << others[i].reason;
@@ -120,6 +124,33 @@ TEST(Sharded, ACheckpointCountsAsSavedSinceThoughLatestCouldNotBeWritten) {
     if (row.latest > 0) set_time(folder.put("latest", "checkpoint-2"), row.latest);
     EXPECT_EQ(fs::path(saved_since(folder.path(), 100)).filename(), row.saved)
         << row.latest << " " << row.last;
+  }
+}
+
+// A restart goes on from what its own launcher's run has saved, whatever the times of files say.
+TEST(Sharded, WhatALauncherHasSavedIsKnownByItsMark) {
+  struct Row {
+    std::vector<std::pair<int64_t, const char*>> saved;  // steps and what their progress says
+    std::string latest, found;
+  };
+  constexpr const char *kOwn = R"({"launch": 12.5})", *kOther = R"({"launch": 12.25})";
+  for (const Row& row :
+       {Row{{}, "", ""}, Row{{{2, kOther}, {4, "{}"}}, "checkpoint-4", ""},
+        Row{{{2, kOwn}, {4, kOwn}}, "checkpoint-4", "true"},
+        Row{{{2, kOwn}, {4, "{"}}, "checkpoint-4", "checkpoint-2"},
+        Row{{{2, R"({"launch": "12.5"})"}}, "checkpoint-2", ""},
+        // An earlier run's reach further; where `latest` was written, it was before.
+        Row{{{2, kOwn}, {9, kOther}}, "", "checkpoint-2"},
+        Row{{{2, kOwn}, {9, kOther}}, "checkpoint-2", "true"}}) {
+    TemporaryFolder folder;
+    for (auto saved = row.saved.rbegin(); saved != row.saved.rend(); ++saved) {
+      const std::string name = fmt::format("checkpoint-{}/", saved->first);
+      folder.put(name + "progress.json", saved->second);
+      folder.put(name + "manifest.json", "{}");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    if (!row.latest.empty()) folder.put("latest", row.latest);
+    EXPECT_EQ(fs::path(saved_by_launch(folder.path(), 12.5)).filename(), row.found);
   }
 }
 

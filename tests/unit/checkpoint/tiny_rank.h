@@ -74,7 +74,11 @@ inline std::map<std::string, at::Tensor> fill(Rank& rank) {
 // through it.
 inline const PieceReaderOptions kReaders[] = {
     {},
-    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 4096, .num_blocks = 2}},
-    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 65536, .num_blocks = 3}}};
+    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 4096, .num_blocks = 2}, .largest_gap = 0},
+    {.streamed_bytes = 0, .read_ahead = {.block_bytes = 65536, .num_blocks = 3}},
+    {.most_open = 1}};
+
+// Pieces of the tiny model have some of these.
+inline constexpr BlockSizes kTinyBlocks{.least_bytes = 256};
 
 }  // namespace strata::checkpoint

@@ -68,6 +68,15 @@ TEST_F(BestCheckpointTest, FailuresOfOtherSavesChangeNothing) {
   EXPECT_EQ(best.folder(), "/nowhere/out/checkpoint-10");
 }
 
+TEST_F(BestCheckpointTest, AnEvaluationThatIsMadeUpForNamesTheSaveBeforeIt) {
+  BestCheckpoint best(config_);
+  ASSERT_TRUE(best.judge(2.0, 10));
+  best.note_save(20, /*is_best_there=*/false);
+  EXPECT_EQ(best.folder(), std::nullopt);
+  best.note_save(20, /*is_best_there=*/true);
+  EXPECT_EQ(best.folder(), "/nowhere/out/checkpoint-10");
+}
+
 TEST_F(BestCheckpointTest, ABetterValueSinceThenKeepsItsPlace) {
   BestCheckpoint best(config_);
   ASSERT_TRUE(best.judge(2.0, 10));

@@ -72,13 +72,17 @@ class RunCheckpointsTest : public ::testing::Test {
     return run;
   }
 
+  static void name_source(RunCheckpoints& run, const fs::path& source) {
+    run.note_source(source, run.seen(source));
+  }
+
   // A run that goes on from a checkpoint of its own.
   RunCheckpoints go_on_from(const fs::path& source, const report::TrainerState& state = {}) const {
     RunCheckpoints run(config_);
     report::TrainerState at_source = state;
     at_source.global_step = checkpoint::step_of(source);
     run.go_on(at_source, Json{{"run", "mine"}});
-    run.note_source(put(source, "mine"));
+    name_source(run, put(source, "mine"));
     return run;
   }
 
@@ -217,7 +221,7 @@ TEST_F(RunCheckpointsTest, TheOneThatTheRunWentOnFromIsOfItsStepWhateverItsName)
   report::TrainerState state;
   state.global_step = 14;
   run.go_on(state, Json{{"run", "mine"}});
-  run.note_source(put(source, "mine"));
+  name_source(run, put(source, "mine"));
   EXPECT_THAT(run.ways_back(13), IsEmpty()) << "batches before it were bad";
   EXPECT_THAT(run.ways_back(15), ElementsAre(source));
   run.note_return(source);
@@ -231,7 +235,7 @@ TEST_F(RunCheckpointsTest, WhatHasNoNameIsNobodys) {
   report::TrainerState state;
   state.global_step = 14;
   run.go_on(state, Json::object());
-  run.note_source(put(out(14), ""));
+  name_source(run, put(out(14), ""));
   put(out(2), "");
   EXPECT_THAT(run.ways_back(13), IsEmpty());
   EXPECT_THAT(run.ways_back(15), ElementsAre(out(14)));
@@ -251,7 +255,7 @@ TEST_F(RunCheckpointsTest, WhatCannotBeResumedFromIsForgotten) {
   whole.global_step = 10;
   run.go_on(damaged, Json{{"run", "another"}});
   run.go_on(whole, Json{{"run", "mine"}});
-  run.note_source(put(out(10), "mine"));
+  name_source(run, put(out(10), "mine"));
   put(out(20), "another");
   EXPECT_EQ(run.first_step(), 10);
   EXPECT_EQ(run.run_id(), "mine");
@@ -322,6 +326,51 @@ TEST_F(RunCheckpointsTest, TheBestOneStays) {
   EXPECT_THAT(steps_there(), ElementsAre(40));
 }
 
+// Its values are none of this run's.
+TEST_F(RunCheckpointsTest, AnEarlierRunsCheckpointOfTheBestStepIsNotTheBestOne) {
+  decide_by_loss();
+  put(out(10), "another");
+  RunCheckpoints run = begin();
+  ASSERT_TRUE(run.judge(1.0, 10));
+  play_save(run, 20);
+  EXPECT_EQ(run.best().folder(), std::nullopt);
+}
+
+// A stop breaks an evaluation off and saves its step; whoever goes on makes up for it there.
+TEST_F(RunCheckpointsTest, TheBestOneMayBeWhatTheRunWentOnFrom) {
+  decide_by_loss();
+  RunCheckpoints run = go_on_from(out(10));
+  ASSERT_TRUE(run.judge(1.0, 10));
+  for (const int64_t step : {20, 30}) {
+    play_save(run, step);
+    EXPECT_EQ(run.best().folder(), out(10).string());
+    EXPECT_THAT(steps_there(), ElementsAre(10, step));
+  }
+}
+
+// Ranks of one folder may see it otherwise for some seconds: rank 0's look counts.
+TEST_F(RunCheckpointsTest, WhereTheBestOneLiesIsRank0sToSay) {
+  decide_by_loss();
+  report::TrainerState state;
+  state.global_step = 20;
+  state.best_metric = 1.0;
+  state.best_global_step = 10;
+  state.best_model_checkpoint = (folder_ / "moved" / "checkpoint-10").string();
+  const auto note = [&](const fs::path& found) {
+    RunCheckpoints run(config_);
+    run.go_on(state, Json{{"run", "mine"}});
+    if (!found.empty()) put(found, "mine");
+    const std::string seen = run.seen(out(20));
+    fs::remove_all(found);  // as another rank sees it
+    const std::string lost = run.note_source(out(20), seen);
+    EXPECT_EQ(lost.empty(), !found.empty()) << lost;
+    return run.best().folder();
+  };
+  EXPECT_EQ(note(*state.best_model_checkpoint), *state.best_model_checkpoint);
+  EXPECT_EQ(note(out(10)), out(10).string());
+  EXPECT_EQ(note({}), std::nullopt);
+}
+
 TEST_F(RunCheckpointsTest, WhereTheBestOneFailedTheOneBeforeStays) {
   decide_by_loss();
   RunCheckpoints run = begin();
@@ -380,6 +429,35 @@ TEST_F(RunCheckpointsTest, ABestOneInAnotherRunsFolderRemovesNothing) {
   play_save(run, 20);
   EXPECT_EQ(run.best().folder(), source.string());
   EXPECT_EQ(run.only_one_kept(), std::nullopt);
+}
+
+TEST_F(RunCheckpointsTest, WhatAKillBehindASaveLeftIsFound) {
+  config_.train.save_total_limit = 2;
+  for (const int64_t step : {1, 2, 3, 4}) put(out(step), "mine");
+  EXPECT_THAT(go_on_from(out(4)).left_over(2), ElementsAre(out(1), out(2)));
+  EXPECT_THAT(go_on_from(out(4)).left_over(3), ElementsAre(out(1))) << "as the run before kept";
+  EXPECT_THAT(go_on_from(out(4)).left_over(std::nullopt), IsEmpty()) << "that one removed none";
+  EXPECT_THAT(go_on_from(out(3)).left_over(2), IsEmpty()) << "the newest one is another branch's";
+  EXPECT_THAT(go_on_from(folder_ / "elsewhere" / "checkpoint-4").left_over(2), IsEmpty());
+  EXPECT_THAT(begin().left_over(2), IsEmpty());
+  config_.train.save_total_limit.reset();
+  EXPECT_THAT(go_on_from(out(4)).left_over(2), IsEmpty());
+}
+
+TEST_F(RunCheckpointsTest, WhatNoSaveMayRemoveIsNotLeftOver) {
+  decide_by_loss();
+  for (const int64_t step : {1, 2, 3}) put(out(step), "mine");
+  report::TrainerState state;
+  state.best_metric = 1.0;
+  state.best_global_step = 1;
+  state.best_model_checkpoint = out(1).string();
+  EXPECT_THAT(go_on_from(out(3), state).left_over(1), ElementsAre(out(2)));
+  // Saved while batches were bad.
+  RunCheckpoints run(config_);
+  state.global_step = 3;
+  run.go_on(state, Json{{"run", "mine"}, {"in_doubt", true}});
+  name_source(run, out(3));
+  EXPECT_THAT(run.left_over(1), IsEmpty());
 }
 
 TEST_F(RunCheckpointsTest, WhatIsThereCountsAgainstTheLimitAndLaterOnesDoNot) {

@@ -7,6 +7,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/checkpoint/block_sums.h"
 #include "strata/checkpoint/convert/param_groups.h"
 #include "strata/checkpoint/convert/torch_export.h"
 #include "strata/checkpoint/convert/weight_reader.h"
@@ -214,6 +215,11 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
     throw IoError("{}: found {} when creating it, expected a writable folder; choose another",
                   folder.string(), errno_text(error));
   }
+  uint64_t all_bytes = 0;
+  for (const hf::TensorSpec& spec : specs) {
+    all_bytes += static_cast<uint64_t>(spec.shape[0]) * hf::size_of(spec.dtype);
+  }
+  const uint64_t block_bytes = BlockSizes().block_bytes(all_bytes);
   hf::SafetensorsWriter writer(folder / kFile, specs, {{"format", "strata"}}, files);
   for (size_t i = 0; i < wanted.size(); ++i) {
     const auto bytes = reader.read(wanted[i]);
@@ -224,6 +230,11 @@ void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& 
     record.dtype = std::string(hf::name_of(spec.dtype));
     if (spec.shape[0] == 0) continue;
     record.pieces = {{kFile, spec.name, 0, spec.shape[0], checksum(bytes.data(), bytes.size())}};
+    if (bytes.size() <= block_bytes) continue;
+    BlockSums blocks(block_bytes);
+    blocks.update(bytes);
+    record.pieces[0].block_bytes = block_bytes;
+    record.pieces[0].block_checksums = blocks.take();
   }
   writer.finish();
   SmallFiles small_files = options.small_files;

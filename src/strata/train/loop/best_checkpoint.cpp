@@ -1,6 +1,7 @@
 #include "strata/train/loop/best_checkpoint.h"
 
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,10 +29,10 @@ bool BestCheckpoint::judge(double value, int64_t step) {
   return true;
 }
 
-void BestCheckpoint::note_save(int64_t step) {
+void BestCheckpoint::note_save(int64_t step, bool is_best_there) {
   if (!step_ || *step_ == 0) return;
   const fs::path best = checkpoint::folder_of(output_dir_, *step_);
-  if ((*step_ != step && !fs::exists(best)) || folder_ == best.string()) return;
+  if ((*step_ != step && !is_best_there) || folder_ == best.string()) return;
   folder_ = best.string();
   before_ = std::exchange(noted_, {value_, step_, folder_});
 }
@@ -58,16 +59,26 @@ void BestCheckpoint::fill(report::TrainerState& state) const {
   state.best_model_checkpoint = folder_;
 }
 
-std::string BestCheckpoint::load(const report::TrainerState& state) {
+void BestCheckpoint::load(const report::TrainerState& state) {
   value_ = state.best_metric;
   step_ = state.best_global_step;
   folder_ = state.best_model_checkpoint;
   before_ = {};
   noted_ = {value_, step_, folder_};
-  if (!folder_ || fs::is_directory(*folder_)) return "";
+}
+
+std::string BestCheckpoint::find() const {
+  if (!folder_) return "";
+  std::error_code unseen;
+  if (fs::is_directory(*folder_, unseen)) return *folder_;
   const fs::path moved = output_dir_ / fs::path(*folder_).filename();
-  if (fs::is_directory(moved)) {
-    folder_ = noted_.folder = moved.string();
+  return fs::is_directory(moved, unseen) ? moved.string() : "";
+}
+
+std::string BestCheckpoint::note_found(const std::string& found) {
+  if (!folder_) return "";
+  if (!found.empty()) {
+    folder_ = noted_.folder = found;
     return "";
   }
   const std::string lost = *std::exchange(folder_, std::nullopt);

@@ -12,8 +12,8 @@
 
 namespace strata::train {
 
-// Every rank must report the same values; then all give the same answers, but for folder(), which
-// is rank 0's to ask.
+// Every rank must report the same; then all give the same answers. It looks at no disk but in
+// find(): what ranks of one folder see there may differ for some seconds.
 class BestCheckpoint {
  public:
   explicit BestCheckpoint(const config::RunConfig& config);
@@ -24,9 +24,11 @@ class BestCheckpoint {
   const std::optional<double>& value() const { return value_; }
   // After an evaluation at `step`: whether its value is better than all before it.
   bool judge(double value, int64_t step);
+  // The step of that one; nothing where nothing is saved.
+  const std::optional<int64_t>& step() const { return step_; }
   // When checkpoint-STEP is about to be saved: from the save of the best step on there is a best
-  // checkpoint.
-  void note_save(int64_t step);
+  // checkpoint. `is_best_there`: that of the best step was saved before.
+  void note_save(int64_t step, bool is_best_there = false);
   // When checkpoint-STEP could not be saved: the best one is again that of before.
   void note_failure(int64_t step);
   // The value of the evaluation at `step`, where it was the best of all so far and checkpoint-STEP
@@ -36,10 +38,14 @@ class BestCheckpoint {
   const std::optional<std::string>& folder() const { return folder_; }
 
   void fill(report::TrainerState& state) const;
-  // What a resumed run goes on from. A best checkpoint that is gone is looked for in the output
-  // folder (which may have been moved), else forgotten; its value still has to be surpassed, as in
-  // the reference. Then the answer says so.
-  std::string load(const report::TrainerState& state);
+  // What a resumed run goes on from.
+  void load(const report::TrainerState& state);
+  // Behind load(): where the best checkpoint lies. One that is gone is looked for in the output
+  // folder (which may have been moved). Empty: there is none, or it is nowhere. Rank 0.
+  std::string find() const;
+  // The answer of rank 0. One that is nowhere is forgotten; its value still has to be surpassed, as
+  // in the reference. Then the answer says so.
+  std::string note_found(const std::string& found);
 
  private:
   std::filesystem::path output_dir_;

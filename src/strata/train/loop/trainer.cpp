@@ -108,6 +108,7 @@ Trainer::Trainer(const config::RunConfig& config, const std::string& settings_te
   });
   if (is_main()) open_progress(output);
   for (const std::string& note : notes) say(note);
+  saver_.finish_last_save();
   saver_.prepare(plan_, step_, datasets);
 }
 

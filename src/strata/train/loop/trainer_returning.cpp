@@ -8,6 +8,7 @@
 #include "strata/checkpoint/piece_reader.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/told_once.h"
+#include "strata/launch/restarts.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/saving/resume.h"
 
@@ -37,13 +38,16 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         has_learned_ = progress.value("has_learned", false);
         owes_evaluation_ = progress.value("evaluation_due", false);
         for (const std::string& line : different_rows(data_rows(), progress)) note(line);
-        if (const std::string lost = checkpoints_.go_on(state, progress); !lost.empty()) {
-          note(lost);
-        }
+        checkpoints_.go_on(state, progress);
         early_stopping_.load(state);
       },
       note);
-  checkpoints_.note_source(source);
+  std::string seen;
+  comm::all_or_nothing(world_, "looking at the checkpoint that is resumed", [&] {
+    if (is_main()) seen = checkpoints_.seen(source);
+  });
+  seen = comm::broadcast_string(world_, seen);
+  if (const std::string lost = checkpoints_.note_source(source, seen); !lost.empty()) note(lost);
   if (checkpoints_.run_id().empty()) {
     checkpoints_.begin_anew(comm::broadcast_string(world_, fresh_run_id()));
   }
@@ -66,7 +70,9 @@ std::string Trainer::progress_text() const {
   if (!trainee_.base_fingerprint.empty()) {
     progress["base_fingerprint"] = trainee_.base_fingerprint;
   }
+  if (const auto launched = launch::launch_time()) progress[checkpoint::kLaunchKey] = *launched;
   if (owes_evaluation_) progress["evaluation_due"] = true;
+  if (checkpoints_.is_in_doubt(guard_.num_in_a_row())) progress["in_doubt"] = true;
   if (metric_schedule_) progress["lr_schedule"] = metric_schedule_->state();
   if (loss_scaler_) progress["loss_scaler"] = loss_scaler_->state();
   return dump_python(progress) + "\n";

@@ -36,6 +36,9 @@ uint64_t id_of(const std::string& text) {
 
 void require_shared_folder(const fs::path& folder, int rank, const std::string& owner) {
   const fs::path lock = folder / ".lock";
+  // A machine answers for a folder of a file server from what it saw there some seconds before; a
+  // file that it makes itself brings that up to date.
+  if (fs::is_directory(folder)) require_writable_folder(folder);
   if (!fs::exists(lock) || read_file(lock) != owner) {
     throw IoError(
         "output_dir: rank {} found nothing of what rank 0 wrote to {}, expected one folder that "
@@ -43,7 +46,6 @@ void require_shared_folder(const fs::path& folder, int rank, const std::string& 
         "ranks share; choose a folder on a shared file system",
         rank, folder.string());
   }
-  require_writable_folder(folder);
 }
 
 void require_disk_space(const fs::path& folder, const SavePlan& plan) {

@@ -62,19 +62,36 @@ std::string other_settings(const Json& saved, const Json& now,
   return fmt::format("{}", fmt::join(others, ", "));
 }
 
+// A checkpoint of which the files without tensors are whole.
+struct OpenCheckpoint {
+  explicit OpenCheckpoint(const fs::path& folder) : reader(folder) {
+    const std::string path = (folder / "trainer_state.json").string();
+    state = report::parse_trainer_state(reader.small_file("trainer_state.json"), path);
+    progress = parse_json(reader.small_file("progress.json"), progress_path());
+    // Compared with this run's when the choice has been made, too: a damaged one must count before.
+    if (reader.manifest().files.contains("settings.json")) {
+      settings = reader.small_file("settings.json");
+    }
+  }
+  std::string progress_path() const { return (reader.folder() / "progress.json").string(); }
+
+  checkpoint::PieceReader reader;
+  report::TrainerState state;
+  Json progress;
+  std::string settings = "{}";
+};
+
 // A tensor of another shape, or none, follows from another setting: that is what can be changed.
 // `settings_text`: empty where it is this run's own checkpoint.
-void load_tensors(checkpoint::PieceReader& reader, Trainee& trainee, optim::Optimizer* optimizer,
+void load_tensors(OpenCheckpoint& saved, Trainee& trainee, optim::Optimizer* optimizer,
                   const std::string& settings_text) {
-  const bool has_settings = reader.manifest().files.contains("settings.json");
-  // Compared with this run's when the choice has been made, too: a damaged one must count before.
-  const std::string saved = has_settings ? reader.small_file("settings.json") : "{}";
+  checkpoint::PieceReader& reader = saved.reader;
   try {
     checkpoint::load(reader, *trainee.store, optimizer);
   } catch (const FormatError& error) {
     if (settings_text.empty()) throw;
     const std::string others =
-        other_settings(parse_json(saved, (reader.folder() / "settings.json").string()),
+        other_settings(parse_json(saved.settings, (reader.folder() / "settings.json").string()),
                        parse_json(settings_text, "settings"), shapes_tensors);
     if (others.empty()) throw;
     throw FormatError(
@@ -84,32 +101,38 @@ void load_tensors(checkpoint::PieceReader& reader, Trainee& trainee, optim::Opti
   }
 }
 
-void load_one(const fs::path& folder, Trainee& trainee, optim::Optimizer* optimizer,
-              const ApplyProgress& apply, const std::string& settings_text = {}) {
-  checkpoint::PieceReader reader(folder);
-  const std::string state_path = (folder / "trainer_state.json").string();
-  const std::string progress_path = (folder / "progress.json").string();
-  const auto state =
-      report::parse_trainer_state(reader.small_file("trainer_state.json"), state_path);
-  const Json progress = parse_json(reader.small_file("progress.json"), progress_path);
-  load_tensors(reader, trainee, optimizer, settings_text);
-  trainee.executor->parameters_changed();
-  try {
-    apply(state, progress);
-  } catch (const Json::exception& error) {
-    throw FormatError(
-        "{}: found a field that is missing or of another type ({}), expected what this version "
-        "writes; resume from another checkpoint",
-        progress_path, error.what());
-  }
+// Why a checkpoint could not be used, on all ranks alike, or nothing. Collective over the world.
+std::optional<std::string> load_one(const fs::path& folder, Trainee& trainee,
+                                    optim::Optimizer* optimizer, const ApplyProgress& apply,
+                                    const std::string& settings_text = {}) {
+  comm::Group& world = *trainee.store->mesh().world;
+  std::optional<OpenCheckpoint> saved;
+  // Ranks load tensors together or not at all.
+  if (auto why = comm::shared_failure(world, [&] { saved.emplace(folder); })) return why;
+  return comm::shared_failure(world, [&] {
+    load_tensors(*saved, trainee, optimizer, settings_text);
+    trainee.executor->parameters_changed();
+    try {
+      apply(saved->state, saved->progress);
+    } catch (const Json::exception& error) {
+      throw FormatError(
+          "{}: found a field that is missing or of another type ({}), expected what this version "
+          "writes; resume from another checkpoint",
+          saved->progress_path(), error.what());
+    }
+  });
 }
 
 // The ranks of a run read one list: another rank may see a folder a moment later than rank 0.
-std::vector<fs::path> agree_on(std::vector<fs::path> found, comm::Group& world) {
-  const auto count = std::stoul(comm::broadcast_string(world, std::to_string(found.size())));
-  found.resize(count);
-  for (fs::path& path : found) path = comm::broadcast_string(world, path.string());
-  return found;
+std::vector<fs::path> agree_on(const std::vector<fs::path>& found, comm::Group& world) {
+  std::string all;  // a path may hold anything but a zero
+  for (const fs::path& path : found) all += path.string() + '\0';
+  all = comm::broadcast_string(world, all);
+  std::vector<fs::path> agreed;
+  for (size_t at = 0; at < all.size(); at = all.find('\0', at) + 1) {
+    agreed.emplace_back(all.c_str() + at);
+  }
+  return agreed;
 }
 
 // The first of them that can be used, or nothing: then `failure` is why the first one could not.
@@ -117,10 +140,8 @@ std::optional<fs::path> load_first(const std::vector<fs::path>& folders, Trainee
                                    const ApplyProgress& apply,
                                    const std::function<void(const std::string&)>& say,
                                    std::string& failure, const std::string& settings_text = {}) {
-  comm::Group& world = *trainee.store->mesh().world;
   for (const fs::path& folder : folders) {
-    const auto why = comm::shared_failure(
-        world, [&] { load_one(folder, trainee, trainee.optimizer.get(), apply, settings_text); });
+    const auto why = load_one(folder, trainee, trainee.optimizer.get(), apply, settings_text);
     if (!why) {
       if (!failure.empty()) say("resuming from " + folder.string() + " instead");
       return folder;
@@ -201,7 +222,7 @@ fs::path resume(const config::TrainConfig& config, const std::string& settings_t
   });
   std::string failure;
   const auto source =
-      load_first(agree_on(std::move(found), world), trainee, apply, say, failure, settings_text);
+      load_first(agree_on(found, world), trainee, apply, say, failure, settings_text);
   comm::all_or_nothing_told_once(world, "resuming", [&] {
     if (!source) throw FormatError(failure);
   });
@@ -230,14 +251,13 @@ std::optional<fs::path> return_to(const std::function<std::vector<fs::path>()>& 
     if (world.rank() == 0) found = candidates();
   });
   std::string failure;
-  return load_first(agree_on(std::move(found), world), trainee, apply, say, failure);
+  return load_first(agree_on(found, world), trainee, apply, say, failure);
 }
 
 void load_weights(const fs::path& folder, Trainee& trainee, const ApplyProgress& apply,
                   const std::string& otherwise) {
   comm::Group& world = *trainee.store->mesh().world;
-  const auto failure =
-      comm::shared_failure(world, [&] { load_one(folder, trainee, /*optimizer=*/nullptr, apply); });
+  const auto failure = load_one(folder, trainee, /*optimizer=*/nullptr, apply);
   comm::all_or_nothing_told_once(world, "loading the best checkpoint", [&] {
     if (!failure) return;
     throw FormatError("{} (load_best_model_at_end){}{}; resume from another checkpoint without it",

@@ -12,6 +12,13 @@ namespace strata::train {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// What seen() begins with; where the best one lies follows.
+constexpr char kHere = '+', kElsewhere = '-';
+
+}  // namespace
+
 std::string fresh_run_id() {
   std::random_device source;
   return fmt::format("{:08x}{:08x}", source(), source());
@@ -23,15 +30,22 @@ RunCheckpoints::RunCheckpoints(const config::RunConfig& config)
       only_model_(config.train.save_only_model),
       best_(config) {}
 
-std::string RunCheckpoints::go_on(const report::TrainerState& state, const Json& progress) {
+void RunCheckpoints::go_on(const report::TrainerState& state, const Json& progress) {
   first_step_ = state.global_step;
   run_id_ = progress.value("run", "");
-  return best_.load(state);
+  was_in_doubt_ = progress.value("in_doubt", false);
+  best_.load(state);
 }
 
-void RunCheckpoints::note_source(const fs::path& source) {
+std::string RunCheckpoints::seen(const fs::path& source) const {
+  return (is_in_output_dir(source) ? kHere : kElsewhere) + best_.find();
+}
+
+std::string RunCheckpoints::note_source(const fs::path& source, const std::string& seen) {
   resumable_ = source;
   resumable_step_ = first_step_;
+  is_first_here_ = seen.starts_with(kHere);
+  return best_.note_found(seen.substr(1));
 }
 
 bool RunCheckpoints::is_in_doubt(int64_t num_bad_in_a_row) const {
@@ -39,14 +53,34 @@ bool RunCheckpoints::is_in_doubt(int64_t num_bad_in_a_row) const {
 }
 
 checkpoint::Removal RunCheckpoints::start_save(int64_t step, bool in_doubt) {
-  best_.note_save(step);
+  // An evaluation that a stop broke off is made up for behind the save of its step.
+  const auto is_saved = [this](int64_t saved) {
+    return saved_steps_.contains(saved) || (is_first_here_ && saved == first_step_);
+  };
+  best_.note_save(step, best_.step() && is_saved(*best_.step()));
   saved_step_ = step;
   saved_steps_.insert(step);
-  checkpoint::Removal removal{.is_allowed = !in_doubt};
-  if (best_.folder()) removal.kept.emplace_back(*best_.folder());
+  return {.is_allowed = !in_doubt, .kept = kept()};
+}
+
+std::vector<fs::path> RunCheckpoints::kept() const {
+  std::vector<fs::path> kept;
+  if (best_.folder()) kept.emplace_back(*best_.folder());
   // None of those that follow could be gone on from.
-  if (only_model_ && !resumable_.empty()) removal.kept.push_back(resumable_);
-  return removal;
+  if (only_model_ && !resumable_.empty()) kept.push_back(resumable_);
+  return kept;
+}
+
+bool RunCheckpoints::goes_on_from_newest() const {
+  if (!is_first_here_) return false;
+  const fs::path newest = checkpoint::candidates("true", output_dir_).front();
+  std::error_code missing;
+  return fs::equivalent(newest, resumable_, missing);
+}
+
+std::vector<fs::path> RunCheckpoints::left_over(std::optional<int64_t> saved_limit) const {
+  if (!total_limit_ || !saved_limit || was_in_doubt_ || !goes_on_from_newest()) return {};
+  return checkpoint::surplus(output_dir_, std::max(*total_limit_, *saved_limit), kept());
 }
 
 void RunCheckpoints::note_end(const checkpoint::SaveOutcome& outcome) {
@@ -102,8 +136,8 @@ bool RunCheckpoints::is_own(const fs::path& checkpoint) const {
 
 bool RunCheckpoints::is_in_output_dir(const fs::path& checkpoint) const {
   std::error_code missing;
-  return fs::exists(checkpoint, missing) &&
-         fs::equivalent(checkpoint.parent_path(), output_dir_, missing);
+  const fs::path parent = checkpoint.has_parent_path() ? checkpoint.parent_path() : fs::path(".");
+  return fs::exists(checkpoint, missing) && fs::equivalent(parent, output_dir_, missing);
 }
 
 int64_t RunCheckpoints::step_of(const fs::path& checkpoint) const {

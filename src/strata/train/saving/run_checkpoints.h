@@ -23,19 +23,21 @@ namespace strata::train {
 std::string fresh_run_id();
 
 // Every rank must report the same; then all give the same answers, but for those that are rank 0's
-// to ask: they look at folders.
+// to ask: they look at folders, which ranks may see otherwise, and hundreds at once would ask for.
 // Invariants: a save counts from its start until it is known to have failed.
 class RunCheckpoints {
  public:
   explicit RunCheckpoints(const config::RunConfig& config);
 
   // How a run begins: anew, or with what lies beside a checkpoint's tensors, at that one's step.
-  // The second may be called for several until one can be used, which is then named. Returns a
-  // warning where the best checkpoint is gone (BestCheckpoint::load), or nothing. Throws
-  // Json::exception.
+  // The second may be called for several until one can be used, which is then named, with what rank
+  // 0 has seen() of it and of the best one. Returns a warning where that is gone
+  // (BestCheckpoint::note_found), or nothing. Throws Json::exception.
   void begin_anew(std::string run_id) { run_id_ = std::move(run_id); }
-  std::string go_on(const report::TrainerState& state, const Json& progress);
-  void note_source(const std::filesystem::path& source);
+  void go_on(const report::TrainerState& state, const Json& progress);
+  std::string note_source(const std::filesystem::path& source, const std::string& seen);
+  // Behind go_on(). Rank 0.
+  std::string seen(const std::filesystem::path& source) const;
 
   // Of this run and of those that it goes on from; empty where an older version or another tool
   // saved what it went on from: then it needs a new one, by begin_anew().
@@ -50,6 +52,12 @@ class RunCheckpoints {
   // Whether the weights may be bad: while batches are, and after a rollback until one was good.
   // Then a save must not push out checkpoints that are good.
   bool is_in_doubt(int64_t num_bad_in_a_row) const;
+  // Whether the run goes on from the newest checkpoint of its own folder. Rank 0.
+  bool goes_on_from_newest() const;
+  // Then: what a kill between that one's save and the removal of older ones has left, oldest first.
+  // As many stay as the run that saved it kept (`saved_limit`), or this one where that is more.
+  // Rank 0.
+  std::vector<std::filesystem::path> left_over(std::optional<int64_t> saved_limit) const;
   // When checkpoint-STEP is about to be saved: which older ones may go.
   checkpoint::Removal start_save(int64_t step, bool in_doubt);
   // How a save ended, on which all ranks agree: what Saver::wait() returned. One that failed is as
@@ -94,6 +102,8 @@ class RunCheckpoints {
   // Whether this run, or one that it goes on from, saved it.
   bool is_own(const std::filesystem::path& checkpoint) const;
   bool is_in_output_dir(const std::filesystem::path& checkpoint) const;
+  // What no save may remove.
+  std::vector<std::filesystem::path> kept() const;
   // What it went on from may have any name.
   int64_t step_of(const std::filesystem::path& checkpoint) const;
 
@@ -104,11 +114,13 @@ class RunCheckpoints {
   bool is_best_damaged_ = false;
   std::string run_id_;
   int64_t first_step_ = 0;
+  bool was_in_doubt_ = false;      // when what this run goes on from was saved
   std::set<int64_t> saved_steps_;  // of this process
   int64_t saved_step_ = -1;        // the last of them; -1: none, or it failed
   int64_t asked_step_ = -1;
   std::filesystem::path resumable_;
   int64_t resumable_step_ = -1;
+  bool is_first_here_ = false;  // the one that it went on from lies in its output folder
   int64_t rollback_limit_ = kNoLimit;
 };
 

@@ -1,10 +1,14 @@
 #include "strata/train/saving/run_saver.h"
 
+#include <charconv>
+
 #include "strata/base/byte_size.h"
 #include "strata/base/error.h"
+#include "strata/base/file.h"
 #include "strata/base/save_request.h"
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/checkpoint/folders.h"
+#include "strata/checkpoint/setting_text.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/told_once.h"
 #include "strata/train/saving/checkpoint_contents.h"
@@ -85,6 +89,54 @@ void RunSaver::prepare(const StepPlan& plan, int64_t step, const Datasets& datas
                                    .frozen = frozen};
   if (options.in_background) options.in_background = has_room_for_copies(optimizer);
   saver_ = std::make_unique<checkpoint::Saver>(*trainee_.store, optimizer, options_.group, options);
+}
+
+std::vector<fs::path> RunSaver::find_left_over() const {
+  const fs::path settings = checkpoints_.resumable() / "settings.json";
+  if (!fs::is_regular_file(settings)) return {};  // another tool's
+  const std::string limit = checkpoint::setting_text(
+      parse_json(read_file(settings), settings.string()), "save_total_limit");
+  int64_t kept = 0;
+  const auto [end, error] = std::from_chars(limit.data(), limit.data() + limit.size(), kept);
+  const bool is_limited = error == std::errc() && end == limit.data() + limit.size();
+  return checkpoints_.left_over(is_limited ? std::optional(kept) : std::nullopt);
+}
+
+void RunSaver::finish_last_save() {
+  if (checkpoints_.resumable().empty()) return;
+  bool is_newest = false;
+  std::vector<fs::path> left;
+  try {
+    if (is_main()) is_newest = checkpoints_.goes_on_from_newest();
+    if (is_newest) left = find_left_over();
+  } catch (const std::exception& error) {  // a disk that cannot be looked at removes nothing
+    options_.say(fmt::format("warning: {}", error.what()));
+  }
+  double count[1] = {static_cast<double>(left.size())};
+  comm::broadcast_numbers(world_, count);
+  // As behind a save: only the loss of the next step would show that weights are spoilt.
+  double bad[1] = {0};
+  if (count[0] > 0) {
+    const auto pieces = checkpoint::local_pieces(*trainee_.store, nullptr);
+    bad[0] = checkpoint::not_finite(pieces).empty() ? 0 : 1;
+    comm::sum_over_ranks(world_, bad);
+  }
+  if (!is_newest) return;
+  if (bad[0] > 0) left.clear();
+  // By its own name, whatever was named to go on from it.
+  const fs::path newest =
+      checkpoint::folder_of(config_.train.output_dir, checkpoints_.first_step());
+  try {
+    checkpoint::finish_save(newest, left);
+  } catch (const std::exception& error) {
+    options_.say(fmt::format("warning: {}", error.what()));
+    return;
+  }
+  for (const fs::path& folder : left) {
+    options_.say(
+        fmt::format("{} is removed (save_total_limit): the run that saved {} was ended before that",
+                    folder.filename().string(), newest.filename().string()));
+  }
 }
 
 void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "strata/checkpoint/saver.h"
 #include "strata/train/datasets.h"
@@ -46,6 +47,9 @@ class RunSaver {
   // Before the first step, after what is resumed is known: reads what lies beside the model, looks
   // for room on the disk and in memory for every save of the run. Throws IoError, OutOfMemoryError.
   void prepare(const StepPlan& plan, int64_t step, const Datasets& datasets);
+  // Of a run that goes on, before prepare(): what a kill kept from following the save that it goes
+  // on from, the removal of older ones above all. What fails is told; the next save tries again.
+  void finish_last_save();
   // Whether prepare() has found that the run saves.
   bool saves() const { return saver_ != nullptr; }
   // Room that the result takes on the disk, all files together; 0: none is written.
@@ -87,6 +91,8 @@ class RunSaver {
   void require_room_on_disk(const StepPlan& plan, int64_t step,
                             const checkpoint::FrozenWeights& frozen);
   void require_memory_for_result();
+  // Rank 0: those that finish_last_save() removes.
+  std::vector<std::filesystem::path> find_left_over() const;
   // Copies of the state beside what trains: whether memory has room for them.
   bool has_room_for_copies(optim::Optimizer* optimizer);
   // Returns the outcome of the save before.

@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/base/probe_file.h"
 #include "strata/checkpoint/repair.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/told_once.h"
@@ -42,6 +43,7 @@ std::vector<std::string> check_output_folder(const config::RunConfig& config) {
     }
   }
   for (const fs::path& path : left) fs::remove_all(path);
+  remove_left_probes(config.train.output_dir);
   return done;
 }
 
