@@ -1,9 +1,11 @@
 // parse_json: a recursive descent over the text that builds the document directly.
 // Not nlohmann's parser: that one searches an object linearly for every key it adds (a vocabulary
 // of 128,000 tokens takes minutes), and gives no column.
+#include <bit>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <string_view>
 #include <unordered_map>
@@ -195,17 +197,43 @@ class Parser {
     return places.emplace(key, items.size()).first->second;
   }
 
+  // Over characters that are ASCII and stand for themselves, eight at a time.
+  void skip_plain_words() {
+    constexpr uint64_t kOnes = 0x0101010101010101, kHighBits = 0x80 * kOnes;
+    const auto has_less = [](uint64_t word, uint64_t than) {
+      return (word - than * kOnes) & ~word;
+    };
+    for (uint64_t word = 0; at_ + sizeof word <= text_.size(); at_ += sizeof word) {
+      std::memcpy(&word, text_.data() + at_, sizeof word);
+      const uint64_t others = (word | has_less(word, 0x20) | has_less(word ^ ('"' * kOnes), 1) |
+                               has_less(word ^ ('\\' * kOnes), 1)) &
+                              kHighBits;
+      if (others == 0) continue;
+      // A borrow marks bytes behind the first other one only.
+      at_ += static_cast<size_t>(std::countr_zero(others)) / 8;
+      return;
+    }
+  }
+
+  // To the end of the string, or the escape or what is no part of a string before it.
+  void skip_plain() {
+    while (at_ < text_.size()) {
+      skip_plain_words();
+      if (at_ == text_.size()) return;
+      const char c = text_[at_];
+      if (c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20) return;
+      const size_t length = utf8_length(text_.substr(at_));
+      if (length == 0) fail("utf-8 text");
+      at_ += length;
+    }
+  }
+
   std::string string() {
     std::string result;
     ++at_;
     while (true) {
       const size_t begin = at_;
-      while (at_ < text_.size() && text_[at_] != '"' && text_[at_] != '\\' &&
-             static_cast<unsigned char>(text_[at_]) >= 0x20) {
-        const size_t length = utf8_length(text_.substr(at_));
-        if (length == 0) fail("utf-8 text");
-        at_ += length;
-      }
+      skip_plain();
       result.append(text_, begin, at_ - begin);
       if (consume("\"")) return result;
       if (!next_is('\\')) fail("'\"' at the end of the string");

@@ -187,6 +187,16 @@ bool is_regex_letter(char32_t code_point) {
   return has_property(code_point, type);
 }
 
+bool is_regex_upper(char32_t code_point) {
+  static const OnigCtype upper = property("Lu"), title = property("Lt");
+  return has_property(code_point, upper) || has_property(code_point, title);
+}
+
+bool is_regex_lower(char32_t code_point) {
+  static const OnigCtype type = property("Ll");
+  return has_property(code_point, type);
+}
+
 bool is_regex_mark(char32_t code_point) {
   static const OnigCtype type = property("M");
   return has_property(code_point, type);

@@ -34,6 +34,9 @@ class Regex {
 
 // \p{L}, \p{M}, \p{N} and \s of the engine's tables.
 bool is_regex_letter(char32_t code_point);
+// The cases of letters; others (modifiers, ideographs) have none.
+bool is_regex_upper(char32_t code_point);  // Lu, Lt
+bool is_regex_lower(char32_t code_point);  // Ll
 bool is_regex_mark(char32_t code_point);
 bool is_regex_number(char32_t code_point);
 bool is_regex_space(char32_t code_point);

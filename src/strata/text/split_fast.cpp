@@ -2,6 +2,7 @@
 #include "strata/text/split_fast.h"
 
 #include <array>
+#include <atomic>
 
 #include "strata/text/regex.h"
 #include "strata/text/utf8.h"
@@ -9,13 +10,49 @@
 namespace strata::text {
 namespace {
 
+enum class Category : uint8_t { kUnknown, kUpper, kLower, kLetter, kMark, kNumber, kSpace, kOther };
+
+Category look_up(char32_t c) {
+  if (is_regex_letter(c)) {
+    return is_regex_upper(c)   ? Category::kUpper
+           : is_regex_lower(c) ? Category::kLower
+                               : Category::kLetter;
+  }
+  return is_regex_number(c)  ? Category::kNumber
+         : is_regex_space(c) ? Category::kSpace
+         : is_regex_mark(c)  ? Category::kMark
+                             : Category::kOther;
+}
+
+// Oniguruma searches its tables for each; those of a text are mostly few.
+Category category_of(char32_t c) {
+  static std::array<std::atomic<Category>, 0x10000> known = {};
+  if (c >= known.size()) return look_up(c);
+  Category category = known[c].load(std::memory_order_relaxed);
+  if (category == Category::kUnknown) {
+    category = look_up(c);
+    known[c].store(category, std::memory_order_relaxed);
+  }
+  return category;
+}
+
 enum class Kind : uint8_t { kLetter, kNumber, kSpace, kOther, kEnd };
 
-Kind classify(char32_t c, bool joins_marks) {
-  return is_regex_letter(c) || (joins_marks && is_regex_mark(c)) ? Kind::kLetter
-         : is_regex_number(c)                                    ? Kind::kNumber
-         : is_regex_space(c)                                     ? Kind::kSpace
-                                                                 : Kind::kOther;
+Kind kind_of(Category category, bool joins_marks) {
+  switch (category) {
+    case Category::kUpper:
+    case Category::kLower:
+    case Category::kLetter:
+      return Kind::kLetter;
+    case Category::kMark:
+      return joins_marks ? Kind::kLetter : Kind::kOther;
+    case Category::kNumber:
+      return Kind::kNumber;
+    case Category::kSpace:
+      return Kind::kSpace;
+    default:
+      return Kind::kOther;
+  }
 }
 
 class Scanner {
@@ -27,12 +64,18 @@ class Scanner {
   Kind kind(size_t at) const {
     static const std::array<Kind, 128> ascii = [] {
       std::array<Kind, 128> kinds{};
-      for (char32_t c = 0; c < 128; ++c) kinds[c] = classify(c, false);
+      for (char32_t c = 0; c < 128; ++c) kinds[c] = kind_of(look_up(c), false);
       return kinds;
     }();
     if (at >= text_.size()) return Kind::kEnd;
     const auto byte = static_cast<uint8_t>(text_[at]);
-    return byte < 128 ? ascii[byte] : classify(decode_char(text_, at), joins_marks_);
+    return byte < 128 ? ascii[byte] : kind_of(category_of(decode_char(text_, at)), joins_marks_);
+  }
+  // kUnknown: the text's end.
+  Category category(size_t at) const {
+    if (at >= text_.size()) return Category::kUnknown;
+    const auto byte = static_cast<uint8_t>(text_[at]);
+    return category_of(byte < 128 ? byte : decode_char(text_, at));
   }
   size_t next(size_t at) const { return at + char_length(text_, at); }
   size_t size() const { return text_.size(); }
@@ -78,6 +121,15 @@ class Scanner {
   bool joins_marks_;
 };
 
+// `\s*[\r\n]+|\s+(?!\S)|\s+` at `at`, where a space stands.
+size_t match_spaces(const Scanner& s, size_t at) {
+  const size_t end = s.run(at, Kind::kSpace);
+  for (size_t i = end; i > at; --i) {
+    if (s.is_newline(i - 1)) return i;
+  }
+  return s.spaces(at);
+}
+
 size_t match_gpt2(const Scanner& s, size_t at) {
   if (const size_t end = s.contraction(at, false); end > at) return end;
   const size_t word = s.byte(at) == ' ' ? at + 1 : at;
@@ -99,11 +151,7 @@ size_t match_llama3(const Scanner& s, size_t at, size_t max_digits) {
     while (s.is_newline(end)) ++end;
     return end;
   }
-  const size_t end = s.run(at, Kind::kSpace);
-  for (size_t i = end; i > at; --i) {
-    if (s.is_newline(i - 1)) return i;
-  }
-  return s.spaces(at);
+  return match_spaces(s, at);
 }
 
 void split_llama3(const Piece& piece, std::vector<Piece>& out) {
@@ -131,6 +179,79 @@ void split_qwen35(const Piece& piece, std::vector<Piece>& out) {
   }
 }
 
+// What letters of a word are taken for: capitals and what has no case begin it, small letters and
+// what has no case end it.
+bool begins_word(Category c) {
+  return c == Category::kUpper || c == Category::kLetter || c == Category::kMark;
+}
+bool ends_word(Category c) {
+  return c == Category::kLower || c == Category::kLetter || c == Category::kMark;
+}
+
+// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at `at`, or `at`.
+size_t match_small_word(const Scanner& s, size_t at) {
+  size_t end = at, last_without_case = at;  // behind the last one
+  for (; begins_word(s.category(end)); end = s.next(end)) {
+    if (s.category(end) != Category::kUpper) last_without_case = s.next(end);
+  }
+  if (s.category(end) != Category::kLower) return last_without_case;
+  while (ends_word(s.category(end))) end = s.next(end);
+  return end;
+}
+
+// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` at `at`, or `at`.
+size_t match_capital_word(const Scanner& s, size_t at) {
+  size_t end = at;
+  while (begins_word(s.category(end))) end = s.next(end);
+  if (end == at) return at;
+  while (ends_word(s.category(end))) end = s.next(end);
+  return end;
+}
+
+// The end of the word at `at`, with what may stand before it (`[^\r\n\p{L}\p{N}]?`), or `at`.
+size_t match_word(const Scanner& s, size_t at) {
+  const Kind kind = s.kind(at);
+  const bool may_precede = (kind == Kind::kSpace || kind == Kind::kOther) && !s.is_newline(at);
+  for (const auto match : {match_small_word, match_capital_word}) {
+    if (may_precede) {
+      const size_t begin = s.next(at);
+      if (const size_t end = match(s, begin); end > begin) return end;
+    }
+    if (const size_t end = match(s, at); end > at) return end;
+  }
+  return at;
+}
+
+size_t match_cased(const Scanner& s, size_t at, size_t max_digits, bool has_contractions) {
+  if (const size_t end = match_word(s, at); end > at) {
+    return has_contractions ? s.contraction(end, true) : end;
+  }
+  if (s.kind(at) == Kind::kNumber) return s.run(at, Kind::kNumber, max_digits);
+  const size_t symbols = s.byte(at) == ' ' ? at + 1 : at;
+  if (s.kind(symbols) == Kind::kOther) {
+    size_t end = s.run(symbols, Kind::kOther);
+    while (s.is_newline(end) || s.byte(end) == '/') ++end;
+    return end;
+  }
+  return match_spaces(s, at);
+}
+
+void split_o200k(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = match_cased(scanner, at, 3, /*has_contractions=*/true);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
+void split_tekken(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = match_cased(scanner, at, 1, /*has_contractions=*/false);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
 }  // namespace
 
 void split_gpt2(const Piece& piece, std::vector<Piece>& out) {
@@ -146,6 +267,8 @@ FastSplit find_fast_split(std::string_view pattern) {
   if (pattern == kLlama3Pattern) return split_llama3;
   if (pattern == kQwen2Pattern) return split_qwen2;
   if (pattern == kQwen35Pattern) return split_qwen35;
+  if (pattern == kO200kPattern) return split_o200k;
+  if (pattern == kTekkenPattern) return split_tekken;
   return nullptr;
 }
 

@@ -138,6 +138,33 @@ TEST(ParseJson, DepthIsLimited) {
   EXPECT_EQ(error_of(std::string(512, '[') + std::string(512, ']')), "");
 }
 
+// Oracle: the text that was written down. Words of eight bytes begin anywhere in it.
+TEST(ParseJson, StringsHoldWhatIsWrittenWhereverItStands) {
+  const std::pair<std::string, std::string> kParts[] = {{"\\\"", "\""},
+                                                        {"\\\\", "\\"},
+                                                        {"\\n", "\n"},
+                                                        {"\u00e9", "\u00e9"},
+                                                        {"\U0001f389", "\U0001f389"},
+                                                        {"\x7f", "\x7f"},
+                                                        {"~ !", "~ !"},
+                                                        {"", ""}};
+  for (size_t before = 0; before < 20; ++before) {
+    for (size_t behind = 0; behind < 20; ++behind) {
+      for (const auto& [written, meant] : kParts) {
+        const std::string a(before, 'a'), b(behind, '[');
+        EXPECT_EQ(parse_json("[\"" + a + written + b + written + "\"]", "x")[0],
+                  a + meant + b + meant);
+      }
+      for (const char wrong : {'\n', '\x1f', '\0', '\x80', '\xff'}) {
+        const std::string text =
+            "\"" + std::string(before, 'a') + wrong + std::string(behind, 'b') + '"';
+        const std::string column = ":" + std::to_string(before + 2) + ": ";
+        EXPECT_THAT(error_of(text), ::testing::HasSubstr(column)) << before << " " << behind;
+      }
+    }
+  }
+}
+
 TEST(ParseJson, SkipsAByteOrderMark) {
   EXPECT_EQ(parse_json("\xef\xbb\xbf{}", "x"), Json::object());
   EXPECT_THAT(error_of("\xef\xbb\xbf?"), StartsWith("x.json:1:1: found '?'"));

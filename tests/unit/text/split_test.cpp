@@ -39,8 +39,8 @@ TEST_P(FastSplitTest, EqualsThePattern) {
   ASSERT_NE(fast, nullptr);
   const Regex regex{std::string(GetParam())};
   const std::u32string common =
-      U" \t\n\r'sStTrReEvVmMlLdDaZ019.,!-_\u00a0\u0085\u2028\u3000\u017f\u212a"
-      U"éßΣ漢カ\u0301\u0300\u20dd\u093e\u200d²Ⅷ٣😀";
+      U" \t\n\r'sStTrReEvVmMlLdDaZ019.,!-_/\u00a0\u0085\u2028\u3000\u017f\u212a"
+      U"éßΣ漢カǅʰª\u0301\u0300\u20dd\u093e\u200d²Ⅷ٣😀";
   std::mt19937 random(11);
   for (int round = 0; round < 30'000; ++round) {
     std::string text;
@@ -73,7 +73,14 @@ TEST_P(FastSplitTest, ClassifiesEveryCharacterAsThePattern) {
 
 INSTANTIATE_TEST_SUITE_P(Patterns, FastSplitTest,
                          ::testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern,
-                                           kQwen35Pattern));
+                                           kQwen35Pattern, kO200kPattern, kTekkenPattern));
+
+TEST(O200kSplit, PublishedValues) {
+  const FastSplit fast = find_fast_split(kO200kPattern);
+  EXPECT_THAT(split(fast, "HelloWorld don't"), ElementsAre("Hello", "World", " don't"));
+  EXPECT_THAT(split(fast, "HTTPServer ABC's"), ElementsAre("HTTPServer", " ABC's"));
+  EXPECT_THAT(split(fast, "a/b//\n12345"), ElementsAre("a", "/b", "//\n", "123", "45"));
+}
 
 TEST(Llama3Split, PublishedValues) {
   const FastSplit fast = find_fast_split(kLlama3Pattern);
