@@ -51,9 +51,13 @@ at::Tensor multiply_padded(const at::Tensor& a, const at::Tensor& b) {
   return at::_int_mm(left, right.t()).narrow(0, 0, a.size(0)).narrow(1, 0, b.size(0));
 }
 
-// On x86 processors without VNNI the product inside libtorch (oneDNN's) cuts sums of two terms off
-// at 16 bits. Bytes that would show it, for a product by vectors and one by tiles.
+// On x86 processors without VNNI the product inside libtorch cuts sums of two terms off at 16 bits
+// (oneDNN's) or is a plain loop, which takes ten times as long as a product in fp32. Bytes that would
+// show the former, for a product by vectors and one by tiles.
 bool multiplies_codes_exactly() {
+#if defined(__x86_64__) && defined(__GNUC__)
+  if (!__builtin_cpu_supports("avx512vnni")) return false;
+#endif
   for (const int64_t rows : {1, 32}) {
     const at::Tensor a = at::full({rows, 64}, 127, at::kChar);
     if (!at::_int_mm(a, at::full({64, 64}, 127, at::kChar)).eq(127 * 127 * 64).all().item<bool>()) {
