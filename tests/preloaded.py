@@ -7,8 +7,8 @@ NO_SHARED_MAPS: mmap() of a file for reading gives no pages that others share, a
 NO_WRITABLE_MAPS: a folder; of files in it mmap() gives no shared pages that can be written.
 CLOCK_AHEAD: the seconds by which stat() finds the times of files later than they are, as where a file server's
 clock is; below 0: earlier.
-SAW_NO_LOCK: stat() finds no file `.lock` until the process has made a file, as where a file server's client
-remembers that there was none.
+SAW_NO_LOCK: stat() finds no file `.lock` until the process has made a file beside it, as where a file server's
+client remembers that there was none.
 DIES_RENAMING_TO: the end of a path; who renames something to it is killed before it is done.
 FULL_WHILE: as long as there is a file of that name, no row of a `metrics.jsonl` finds room.
 """
@@ -99,22 +99,34 @@ void* mmap(void* address, size_t size, int access, int kind, int descriptor, off
 void* mmap64(void* address, size_t size, int access, int kind, int descriptor, off_t offset) {
   return mmap(address, size, access, kind, descriptor, offset);
 }
-static int has_made_a_file = 0;
+static char made_in[4096];
 int mkostemp(char* path, int flags) {
   int (*next)(char*, int) = dlsym(RTLD_NEXT, "mkostemp");
-  has_made_a_file = 1;
+  const char* name = strrchr(path, '/');
+  snprintf(made_in, sizeof made_in, "%.*s", name ? (int)(name - path) : 0, path);
   return next(path, flags);
 }
 int mkostemp64(char* path, int flags) {
   return mkostemp(path, flags);
 }
+static int forgets(const char* path) {
+  int folder = (int)strlen(path) - 6;
+  if (!getenv("SAW_NO_LOCK") || folder <= 0 || strcmp(path + folder, "/.lock") != 0) return 0;
+  if (strlen(made_in) == folder && strncmp(path, made_in, folder) == 0) return 0;
+  errno = ENOENT;
+  return 1;
+}
+// libtorch brings functions of the C++ library that call an older name.
+int __xstat(int version, const char* path, struct stat* found) {
+  int (*next)(int, const char*, struct stat*) = dlsym(RTLD_NEXT, "__xstat");
+  return forgets(path) ? -1 : next(version, path, found);
+}
+int __xstat64(int version, const char* path, struct stat64* found) {
+  return __xstat(version, path, (struct stat*)found);
+}
 int stat(const char* path, struct stat* found) {
   int (*next)(const char*, struct stat*) = dlsym(RTLD_NEXT, "stat");
-  int length = strlen(path);
-  if (getenv("SAW_NO_LOCK") && !has_made_a_file && length > 6 && strcmp(path + length - 6, "/.lock") == 0) {
-    errno = ENOENT;
-    return -1;
-  }
+  if (forgets(path)) return -1;
   int code = next(path, found);
   const char* seconds = getenv("CLOCK_AHEAD");
   if (code == 0 && seconds) {
