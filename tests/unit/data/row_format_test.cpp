@@ -106,6 +106,14 @@ TEST(DetectFormat, SaysHowTurnsBecomeMessages) {
               }),
               HasSubstr("; write them as messages, with jq: .messages=["));
   EXPECT_THAT(error_of(R"({"tags": ["q", "a"]})"), ::testing::Not(HasSubstr("jq")));
+  // A list of other things beside a conversation or a question is not the rows.
+  EXPECT_THAT(
+      error_of(R"({"conversation": [{"role": "user", "content": "q"}], "flags": [{"x": 1}]})"),
+      HasSubstr("; did you mean --dataset_columns messages=conversation?"));
+  EXPECT_THAT(error_of(R"({"question": "q", "answer": "a", "facts": [{"x": 1}]})"),
+              HasSubstr("; did you mean --dataset_columns prompt=question completion=answer?"));
+  EXPECT_THAT(error_of(R"({"version": "1", "data": [{"x": 1}]})"),
+              HasSubstr("around a list of rows (data)"));
 }
 
 TEST(RequireFormat, NamesBothRowsOfAMixedSet) {

@@ -189,7 +189,7 @@ void refuse_columns(const Row& row, const std::string& text_field) {
         "\"content\": ...}}, ...]}}",
         row.where());
   }
-  if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
+  if (row.file && renamed(row).empty()) refuse_lists_of_rows(row.fields, row.where(), *row.file);
   if (row.find("chosen") != nullptr && row.find("rejected") != nullptr) refuse_preferences(row);
   if (row.find("prompt") != nullptr) {
     throw FormatError(
@@ -209,6 +209,7 @@ void refuse_lists_of_rows(const Json& object, const std::string& place, const st
   std::vector<std::string> keys;
   if (!object.is_object()) return;
   for (const auto& [key, value] : object.items()) {
+    if (has_messages(value)) return;  // a row with a conversation, and with lists of other things
     if (is_list_of_rows(value) && advise_messages(key, value).empty()) keys.push_back(key);
   }
   if (keys.empty()) return;
