@@ -144,7 +144,7 @@ DATA = {
     "columns_of_an_export": ('{"Question": "a", "answer": "b"}\n',
                              r"train\.jsonl:1: .*; did you mean --dataset_columns prompt=Question completion=answer\?"),
     "columns_of_dolly": ('{"instruction": "a", "context": "", "response": "b"}\n',
-                         r"train\.jsonl:1: .*; did you mean --dataset_columns output=response\?"),
+                         r"train\.jsonl:1: .*; did you mean --dataset_columns input=context output=response\?"),
     "messages_of_another_name": ('{"dialogue": [{"role": "user", "content": "a"}]}\n',
                                  r"train\.jsonl:1: .*; did you mean --dataset_columns messages=dialogue\?"),
     "tree_of_chatgpt": ('{"title": "a", "mapping": {"b": {"message": null}}}\n',

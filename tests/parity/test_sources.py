@@ -48,9 +48,8 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_rows_of_every_format(name, dataset, tmp_path):
-    path = tmp_path / name
+def save(name, dataset, folder):
+    path = folder / name
     if name.endswith(".zst"):
         # pandas needs a package of its own for zstd, Arrow does not.
         import pyarrow
@@ -63,7 +62,12 @@ def test_rows_of_every_format(name, dataset, tmp_path):
                          + gzip.compress("".join(json.dumps(row) + "\n" for row in ROWS[20:]).encode()))
     else:
         WRITERS[name](dataset, str(path))
-    assert probe(tmp_path, op="load", names=str(path)) == dataset.to_list()
+    return path
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_rows_of_every_format(name, dataset, tmp_path):
+    assert probe(tmp_path, op="load", names=str(save(name, dataset, tmp_path))) == dataset.to_list()
 
 
 def test_csv_is_read_as_datasets_reads_text_columns(datasets, tmp_path):
@@ -185,6 +189,18 @@ def test_slices(split, datasets, tmp_path):
     for name, part in both.items():
         part.to_parquet(str(hub / "snapshots" / "abc123" / "data" / f"{name}-00000-of-00001.parquet"))
     assert probe(tmp_path, op="load", names="org/set", split=split, hub_cache=str(tmp_path / "hub")) == expected
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_slices_and_mixtures_of_every_format(name, datasets, dataset, tmp_path):
+    """Rows that are passed over are not read: the others are those of the whole."""
+    path = save(name, dataset, tmp_path)
+    count = len(ROWS)
+    for split, rows in {"train[:10%]": dataset.select(range(4)), "train[20:]": dataset.select(range(20, count)),
+                        "train[-3:]+train[7:8]": dataset.select([*range(count - 3, count), 7])}.items():
+        assert probe(tmp_path, op="load", names=str(path), split=split) == rows.to_list(), split
+    mixed = datasets.interleave_datasets([dataset.select(range(5, count)), dataset.select(range(5, count))], probabilities=[0.5, 0.5], seed=3)
+    assert probe(tmp_path, op="load", names=f"{path},{path}", split="train[5:]", weights=[0.5, 0.5], seed=3) == mixed.to_list()
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**40 + 7])

@@ -10,7 +10,8 @@ using NamedTexts = std::map<std::string, HiddenTexts>;
 
 void note(const std::vector<std::string>& names, const RowPlace& place, NamedTexts& noted) {
   for (const std::string& name : names) {
-    HiddenTexts& texts = noted[name];
+    const bool is_counted = noted.size() < kCountedNames || noted.contains(name);
+    HiddenTexts& texts = noted[is_counted ? name : "texts of further roles"];
     ++texts.count;
     const std::string where = place.text();
     const bool is_named = !texts.first.empty() && texts.first.back() == where;
@@ -36,6 +37,10 @@ NamedTexts named_texts_from_json(const Json& json) {
 }
 
 }  // namespace
+
+void count_name(const std::string& name, std::map<std::string, int64_t>& counts) {
+  ++counts[counts.size() < kCountedNames || counts.contains(name) ? name : kOtherNames];
+}
 
 void DatasetStats::rename_files(std::vector<std::string> names) {
   if (names.size() != files.size() || names == files) return;

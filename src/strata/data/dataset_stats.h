@@ -15,6 +15,12 @@ namespace strata::data {
 // Rows that a message names one by one.
 inline constexpr size_t kNamedRows = 3;
 
+// Roles and columns are data in some sets (a name, an id): of so many each is counted, further ones
+// together, so that neither memory nor messages grow with the set.
+inline constexpr size_t kCountedNames = 64;
+inline constexpr const char* kOtherNames = "(others)";
+void count_name(const std::string& name, std::map<std::string, int64_t>& counts);
+
 // A row of a file and how long it is as it is trained.
 struct LongRow {
   int64_t tokens = 0;

@@ -87,7 +87,9 @@ void count_roles_in(const Json& messages, std::map<std::string, int64_t>& roles)
     if (!message.is_object()) continue;
     for (const char* key : {"role", "from"}) {
       const auto role = message.find(key);
-      if (role != message.end() && role->is_string()) ++roles[role->get<std::string>()];
+      if (role != message.end() && role->is_string()) {
+        count_name(role->get_ref<const std::string&>(), roles);
+      }
     }
   }
 }
@@ -198,6 +200,10 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
   for (const auto& [role, count] : roles) {
     if (kRoles.contains(role) || template_source.find("'" + role + "'") != std::string::npos ||
         template_source.find('"' + role + '"') != std::string::npos) {
+      continue;
+    }
+    if (role == kOtherNames) {
+      lines.push_back(fmt::format("{} messages have further roles", count));
       continue;
     }
     std::string low = role;

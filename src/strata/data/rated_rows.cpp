@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/labels.h"
+#include "strata/data/collate.h"
 
 namespace strata::data {
 namespace {
@@ -91,6 +92,18 @@ void RatedRows::take(Example answer) {
   if (static_cast<int64_t>(block_.size()) == options_.rated->mismatched_rows) release_block();
 }
 
+// Each document was short enough alone.
+void RatedRows::require_room(const Example& row) const {
+  const auto size = static_cast<int64_t>(row.ids.size());
+  if (size <= kMaxRowTokens) return;
+  throw FormatError(
+      "{}: found {} tokens in a rated answer and another one behind its prompt, expected at most "
+      "{} "
+      "in both; set max_length to at most {}, or take a loss without the divergence "
+      "(apo_zero_unpaired)",
+      options_.subject, size, kMaxRowTokens, kMaxRowTokens / 2);
+}
+
 void RatedRows::release_block() {
   const std::vector<Example> block = std::exchange(block_, {});
   for (size_t i = 0; i < block.size(); ++i) {
@@ -99,6 +112,7 @@ void RatedRows::release_block() {
     append_document(block[i], block[i], options_.max_length, row);
     append_document(block[i], block[(i + block.size() - 1) % block.size()], options_.max_length,
                     row);
+    require_room(row);
     keep_(row);
   }
 }

@@ -24,6 +24,7 @@ class RatedRows {
   // Keeps a reference to the options.
   RatedRows(const PrepareOptions& options, Preparation::Keep keep);
 
+  // Errors: FormatError for two documents of more than kMaxRowTokens together.
   void add(const ExampleView& row);
   // Hands on what still waits.
   void finish();
@@ -35,6 +36,7 @@ class RatedRows {
   void release_rejected();
   void take(Example answer);
   void release_block();
+  void require_room(const Example& row) const;
 
   const PrepareOptions& options_;
   Preparation::Keep keep_;

@@ -12,6 +12,7 @@
 #include "strata/config/checks/rated_checks.h"
 #include "strata/config/recipes.h"
 #include "strata/data/files/data_sets.h"
+#include "strata/data/files/seen_files.h"
 #include "strata/data/files/split_spec.h"
 #include "strata/hf/hub/cache.h"
 
@@ -87,10 +88,10 @@ int64_t all_cores(const config::DataConfig& config) {
 }
 
 // Each file once, in the order of reading.
-std::vector<std::string> file_names(const data::DataRequest& request) {
+std::vector<std::string> file_names(const std::vector<std::vector<std::filesystem::path>>& lists) {
   std::vector<std::string> names;
   std::unordered_set<std::string> known;
-  for (const std::vector<std::filesystem::path>& files : data::find_data_files(request)) {
+  for (const std::vector<std::filesystem::path>& files : lists) {
     for (const std::filesystem::path& file : files) {
       if (known.insert(file.string()).second) names.push_back(file.string());
     }
@@ -189,29 +190,35 @@ data::TokenStore SplitLoader::load(data::DataRequest request, const std::string&
       wanted_.say);
   options.progress = [&progress](int64_t rows, double part) { progress.tell(rows, part); };
   const text::ChatTemplate* chat = sets_.chat_template ? &*sets_.chat_template : nullptr;
+  const auto files = data::find_data_files(request);
+  const data::SeenFiles seen(files);  // before their hashes are taken, by which rows are kept
   const auto make = [&](data::TokenWriter& writer) {
-    return data::prepare_data(request, *sets_.tokenizer, chat, options,
-                              [&writer](const data::ExampleView& row) { writer.add(row); });
+    data::DatasetStats stats =
+        data::prepare_data(request, *sets_.tokenizer, chat, options,
+                           [&writer](const data::ExampleView& row) { writer.add(row); });
+    seen.require_unchanged();
+    return stats;
   };
   if (!config_.data.dataset_cache) return data::TokenStore::scratch(make);
-  return load_or_make(request, options, make, progress);
+  return load_or_make({.request = request,
+                       .options = options,
+                       .tokenizer = *sets_.tokenizer,
+                       .template_source = sets_.chat_template_source,
+                       .tool_template = tool_template_,
+                       .files = files},
+                      make, progress);
 }
 
-data::TokenStore SplitLoader::load_or_make(const data::DataRequest& request,
-                                           const data::PrepareOptions& options, const Make& make,
+data::TokenStore SplitLoader::load_or_make(const data::TokenSources& sources, const Make& make,
                                            data::SharedProgress& progress) const {
   const std::filesystem::path folder = hf::hf_home() / "strata" / "tokens";
-  const std::string key = data::token_cache_key({.request = request,
-                                                 .options = options,
-                                                 .tokenizer = *sets_.tokenizer,
-                                                 .template_source = sets_.chat_template_source,
-                                                 .tool_template = tool_template_},
-                                                {.folder = folder});
-  data::CachedTokens cached = data::load_or_make_tokens(folder, key, make, &progress);
+  const std::string key = data::token_cache_key(sources, {.folder = folder});
+  data::CachedTokens cached =
+      data::load_or_make_tokens(folder, key, make, &progress, {}, data::shared_scratch_path());
   if (!cached.note.empty()) {
     sets_.notes.push_back("data: tokenized rows are not kept for the next run: " + cached.note);
   }
-  cached.store.rename_files(file_names(request));
+  cached.store.rename_files(file_names(sources.files));
   return std::move(cached.store);
 }
 

@@ -30,8 +30,7 @@ class SplitLoader {
   data::TokenStore load(data::DataRequest request, const std::string& split,
                         data::PrepareOptions options) const;
   // Rows that an earlier run has tokenized alike, or new ones, kept for the next.
-  data::TokenStore load_or_make(const data::DataRequest& request,
-                                const data::PrepareOptions& options, const Make& make,
+  data::TokenStore load_or_make(const data::TokenSources& sources, const Make& make,
                                 data::SharedProgress& progress) const;
 
   const config::RunConfig& config_;

@@ -56,6 +56,26 @@ TEST_F(PrepareTest, TrainsConversationsWhole) {
             "<s><|u|>hi<|e|>");
 }
 
+// Names and ids that stand in the place of columns and roles fill neither memory nor messages.
+TEST_F(PrepareTest, CountsFewColumnsAndRolesApart) {
+  std::vector<std::string> texts, chats;
+  for (int i = 0; i < 200; ++i) {
+    const std::string name = "n" + std::to_string(1000 + i);
+    texts.push_back(R"({"text": "a", "id": 1, ")" + name + R"(": 1})");
+    chats.push_back(R"({"messages": [{"role": ")" + name +
+                    R"(", "content": "x"}, {"role": "assistant", "content": "y"}]})");
+  }
+  const auto unused = prepare_lines(texts).unused_columns;
+  EXPECT_EQ(unused.size(), kCountedNames + 1);
+  EXPECT_EQ(unused.at("id"), 200);
+  EXPECT_EQ(unused.at("n1000"), 1);
+  EXPECT_EQ(unused.at(kOtherNames), 200 - (static_cast<int64_t>(kCountedNames) - 1));
+  const Dataset found = prepare_lines(chats);
+  EXPECT_EQ(found.roles.size(), kCountedNames + 1);
+  EXPECT_EQ(found.roles.at("assistant"), 200);
+  EXPECT_EQ(found.roles.at(kOtherNames), 200 - (static_cast<int64_t>(kCountedNames) - 1));
+}
+
 TEST_F(PrepareTest, TrainsTheAssistantOnly) {
   options_.assistant_only_loss = true;
   for (const text::ChatTemplate* tmpl : {&marked_, &plain_}) {

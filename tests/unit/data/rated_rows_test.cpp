@@ -111,6 +111,29 @@ TEST_F(RatedRowsTest, OwnTokensAreThoseOfTheAnswer) {
   }
 }
 
+// Each document fits, both do not; a batch of them would be refused as a fault of this program.
+TEST_F(RatedRowsTest, TwoDocumentsThatAreTooLongTogetherAreTold) {
+  options_.max_length = 0;
+  int64_t num_kept = 0;
+  RatedRows rated(options_, [&](const ExampleView&) { ++num_kept; });
+  const auto answer = [](int64_t size) {
+    const std::vector<int32_t> ids(static_cast<size_t>(size), 7);
+    return Example{.ids = ids,
+                   .labels = ids,
+                   .lengths = {1, static_cast<int32_t>(size - 1)},
+                   .rating = Rating::kDesirable};
+  };
+  rated.add(answer(kMaxRowTokens / 2));
+  rated.add(answer(kMaxRowTokens / 2));
+  EXPECT_EQ(num_kept, 2);
+  rated.add(answer(kMaxRowTokens / 2));
+  EXPECT_THAT(
+      strata::testing::message_of<FormatError>([&] { rated.add(answer(kMaxRowTokens / 2 + 1)); }),
+      ::testing::HasSubstr(
+          "train split: found 16777217 tokens in a rated answer and another one behind its prompt, "
+          "expected at most 16777216 in both; set max_length to at most 8388608"));
+}
+
 // A set's identity is its rows': rated otherwise they are others.
 TEST_F(RatedRowsTest, RatingsAreAPartOfTheContent) {
   const auto content_of = [&](bool is_desirable) {

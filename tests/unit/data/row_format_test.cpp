@@ -82,6 +82,38 @@ TEST(DetectFormat, RecognisesMisspeltColumns) {
   EXPECT_THAT(error_of(R"({"prompt": "q", "Completions": "a"})"),
               HasSubstr("; did you mean --dataset_columns completion=Completions?"));
   EXPECT_THAT(error_of(R"({"body": "x"})"), ::testing::Not(HasSubstr("did you mean")));
+  // What is asked about is not left out.
+  EXPECT_THAT(error_of(R"({"instruction": "q", "context": "", "response": "a"})"),
+              HasSubstr("; did you mean --dataset_columns input=context output=response?"));
+  EXPECT_THAT(
+      error_of(R"({"context": "c", "question": "q", "answer": "a"})"),
+      HasSubstr(
+          "; did you mean --dataset_columns instruction=question input=context output=answer?"));
+  EXPECT_THAT(error_of(R"({"problem": "q", "solution": "a"})"),
+              HasSubstr("; did you mean --dataset_columns prompt=problem completion=solution?"));
+}
+
+TEST(DetectFormat, SaysHowTurnsBecomeMessages) {
+  const auto error_of = [](const std::string& json) {
+    return message_of<FormatError>([&] { kind_of(json); });
+  };
+  EXPECT_THAT(error_of(R"({"conversation": [{"input": "q", "output": "a"}]})"),
+              HasSubstr("; write them as messages, with jq: "
+                        R"(.messages=[."conversation"[]|{role:"user",content:."input"},)"
+                        R"({role:"assistant",content:."output"}]|del(."conversation"))"));
+  EXPECT_THAT(message_of<FormatError>([&] {
+                read_messages(row_of(R"({"conversations": ["q", "a"]})"), "conversations");
+              }),
+              HasSubstr("; write them as messages, with jq: .messages=["));
+  EXPECT_THAT(error_of(R"({"tags": ["q", "a"]})"), ::testing::Not(HasSubstr("jq")));
+  // A list of other things beside a conversation or a question is not the rows.
+  EXPECT_THAT(
+      error_of(R"({"conversation": [{"role": "user", "content": "q"}], "flags": [{"x": 1}]})"),
+      HasSubstr("; did you mean --dataset_columns messages=conversation?"));
+  EXPECT_THAT(error_of(R"({"question": "q", "answer": "a", "facts": [{"x": 1}]})"),
+              HasSubstr("; did you mean --dataset_columns prompt=question completion=answer?"));
+  EXPECT_THAT(error_of(R"({"version": "1", "data": [{"x": 1}]})"),
+              HasSubstr("around a list of rows (data)"));
 }
 
 TEST(RequireFormat, NamesBothRowsOfAMixedSet) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
 #include <random>
 
 #include "../temporary_folder.h"
@@ -281,6 +283,59 @@ TEST(LoadSplit, CountsBadRowsWhereTheyMayBeSkipped) {
   EXPECT_THAT(
       message_of<FormatError>([&] { load_split(all_bad, "train", {.skip_bad_rows = true}); }),
       HasSubstr("found no rows that can be read (the first: "));
+}
+
+// Oracle: the rows of the whole split. Arrow's formats: tests/parity/test_sources.py.
+TEST(ReadSplit, PassesOverRowsBeforeTheFirst) {
+  const TemporaryFolder folder;
+  const std::vector<std::filesystem::path> files = {
+      folder.put("a.jsonl", "\xef\xbb\xbf{\"a\": 1}\n\n {\"a\": 2}\r\n{\"a\": 3}\n \n{\"a\": 4}"),
+      folder.put("b.json", "[{\"a\": 1}, {\"a\": \"],\\\"\"},\n\n{\"a\": 3},{\"a\": 4}\n]"),
+      folder.put("c.csv", "a,b\n1,\"x\n\ny\"\n\n2,\n3,z\n\"\",4\n"),
+      folder.put("d.txt", "1\n2\r\n\n4")};
+  for (const auto& file : files) {
+    const Split whole = load_split(file, "train");
+    ASSERT_EQ(whole.rows.size(), 4u) << file;
+    for (const bool skips : {false, true}) {
+      const LoadOptions options{.skip_bad_rows = skips};
+      for (int64_t first = 0; first <= 5; ++first) {
+        std::vector<Row> found;
+        const auto take = [&](RowBatch batch) {
+          std::ranges::move(batch.rows, std::back_inserter(found));
+          return true;
+        };
+        const ReadResult read = read_split(file, "train", options, take, first);
+        EXPECT_EQ(read.num_rows, 4);
+        ASSERT_EQ(static_cast<int64_t>(found.size()), std::max<int64_t>(0, 4 - first)) << file;
+        for (size_t i = 0; i < found.size(); ++i) {
+          const Row& row = whole.rows[static_cast<size_t>(first) + i];
+          EXPECT_EQ(found[i].fields, row.fields);
+          EXPECT_EQ(found[i].where(), row.where());
+        }
+        EXPECT_EQ(count_rows(file, "train", options, first), std::min<int64_t>(first, 4));
+      }
+    }
+  }
+}
+
+TEST(ReadSplit, LooksIntoNoRowThatItPassesOver) {
+  const TemporaryFolder folder;
+  const auto file = folder.put("a.jsonl", "{\"a\": 1}\nnonsense\n{\"a\": 3}\n{\"a\": 4}\n");
+  const auto first_line = [&](const LoadOptions& options, int64_t first) {
+    int64_t line = 0;
+    const auto take = [&](const RowBatch& batch) {
+      line = batch.rows.front().line;
+      return true;
+    };
+    read_split(file, "train", options, take, first);
+    return line;
+  };
+  EXPECT_EQ(first_line({}, 2), 3);
+  EXPECT_THROW(first_line({}, 1), FormatError);
+  EXPECT_EQ(count_rows(file, "train", {}, 100), 4);
+  // A row that is left out counts as none.
+  EXPECT_EQ(first_line({.skip_bad_rows = true}, 2), 4);
+  EXPECT_EQ(count_rows(file, "train", {.skip_bad_rows = true}, 100), 3);
 }
 
 TEST(LoadSplit, RenamesColumns) {

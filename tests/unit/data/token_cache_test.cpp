@@ -236,6 +236,35 @@ TEST(TokenCache, WorksWithoutAFolder) {
   EXPECT_THAT(tokens.note, HasSubstr("file/below: Not a directory"));
 }
 
+TEST(TokenCache, WhatCannotBeKeptStaysAsLongAsItIsUsed) {
+  const TemporaryFolder folder;
+  const auto file = folder.put("file", "");
+  const auto scratch = folder.path() / "scratch";
+  const auto kept = scratch / "k.tokens";
+  int made = 0;
+  const auto load = [&] {
+    return load_or_make_tokens(
+        file / "below", "k", [&](TokenWriter& writer) { return ++made, write_dataset(writer); },
+        nullptr, {}, scratch);
+  };
+  {
+    const CachedTokens first = load();
+    EXPECT_FALSE(first.was_cached);
+    EXPECT_THAT(first.note, HasSubstr("file/below: Not a directory"));
+    const CachedTokens second = load();
+    EXPECT_TRUE(second.was_cached);
+    EXPECT_FALSE(second.note.empty());
+    EXPECT_EQ(made, 1);
+    expect_equal(second.store, make_dataset());
+    EXPECT_TRUE(std::filesystem::exists(kept));
+  }
+  EXPECT_FALSE(std::filesystem::exists(kept));
+  // Nor is anything there that takes no files.
+  const CachedTokens alone =
+      load_or_make_tokens(file / "below", "k", write_dataset, nullptr, {}, file / "other");
+  expect_equal(alone.store, make_dataset());
+}
+
 // Each start that was interrupted left what it had; of other sets somebody may be at work.
 TEST(TokenCache, WhatWasInterruptedGoesWithTheNextStart) {
   const TemporaryFolder folder;
@@ -291,6 +320,41 @@ TEST(TokenCache, OneOfSeveralProcessesMakesIt) {
     children.push_back(child);
   }
   expect_one_made(children);
+}
+
+// The same where the folder takes no files: the set is made once, not by each.
+TEST(TokenCache, OneOfSeveralProcessesMakesWhatCannotBeKept) {
+  const TemporaryFolder folder;
+  const auto file = folder.put("file", "");
+  std::vector<pid_t> children;
+  for (int i = 0; i < 6; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const CachedTokens tokens = load_or_make_tokens(
+          file / "below", "k",
+          [](TokenWriter& w) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            return write_dataset(w);
+          },
+          nullptr, {}, folder.path() / "scratch");
+      _exit(tokens.store.size() != 3 ? 2 : tokens.was_cached ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  expect_one_made(children);
+}
+
+TEST(TokenCache, TheSharedScratchFolderIsOurs) {
+  const TemporaryFolder folder;
+  const char* set = ::getenv("TMPDIR");
+  const std::string before = set == nullptr ? "" : set;
+  ::setenv("TMPDIR", folder.path().c_str(), /*overwrite=*/1);
+  const std::filesystem::path path = shared_scratch_path();
+  EXPECT_EQ(path.parent_path(), folder.path());
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  EXPECT_EQ(shared_scratch_path(), "");
+  before.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before.c_str(), /*overwrite=*/1);
 }
 
 // What the process holds, as the system counts it, and what a plan then takes for the process's

@@ -14,11 +14,15 @@
 namespace strata::data {
 namespace {
 
+// What exports call a conversation.
+constexpr std::string_view kTurns[] = {"conversation", "conversations", "dialog", "dialogue",
+                                       "turns",        "messages",      "chat"};
 // What exports call a question and its answer.
-constexpr std::string_view kAsked[] = {"question", "query",  "input",  "user",
-                                       "human",    "prompt", "source", "instruction"};
-constexpr std::string_view kAnswered[] = {"answer",    "response", "output",    "reply",
-                                          "assistant", "target",   "completion"};
+constexpr std::string_view kAsked[] = {"question", "query",  "input",       "user",    "human",
+                                       "prompt",   "source", "instruction", "problem", "inputs"};
+constexpr std::string_view kAnswered[] = {"answer",    "response", "output",     "reply",
+                                          "assistant", "target",   "completion", "solution",
+                                          "answers",   "targets"};
 
 std::vector<std::string> columns_of(const Row& row) {
   std::vector<std::string> names;
@@ -66,8 +70,8 @@ bool has_messages(const Json& value) {
 }
 
 // The first column of text that has one of the names, whatever its case.
-std::string text_column(const Row& row, std::span<const std::string_view> names) {
-  for (const auto& [column, value] : row.fields.items()) {
+std::string text_column(const Json& fields, std::span<const std::string_view> names) {
+  for (const auto& [column, value] : fields.items()) {
     std::string low = column;
     std::ranges::transform(low, low.begin(), [](unsigned char c) { return std::tolower(c); });
     if (value.is_string() && std::ranges::find(names, low) != names.end()) return column;
@@ -82,8 +86,20 @@ std::string renamed(const Row& row) {
       return fmt::format("; did you mean --dataset_columns messages={}?", column);
     }
   }
-  const std::string asked = text_column(row, kAsked), answered = text_column(row, kAnswered);
+  for (const auto& [column, value] : row.fields.items()) {
+    if (const std::string advice = advise_messages(column, value); !advice.empty()) return advice;
+  }
+  const Json& fields = row.fields;
+  const std::string asked = text_column(fields, kAsked), answered = text_column(fields, kAnswered);
   if (asked.empty() || answered.empty()) return "";
+  // What is asked about has a place beside the question.
+  const std::string_view names[] = {"context"};
+  const std::string context = row.find("input") == nullptr ? text_column(fields, names) : "";
+  if (!context.empty()) {
+    return fmt::format("; did you mean --dataset_columns {}input={} output={}?",
+                       asked == "instruction" ? "" : "instruction=" + asked + " ", context,
+                       answered);
+  }
   // Beside an instruction its input is read, too.
   if (asked == "instruction") {
     return fmt::format("; did you mean --dataset_columns output={}?", answered);
@@ -112,7 +128,8 @@ std::string misnamed_rating(const Row& row, const std::vector<std::string>& miss
       }
     } else {
       const std::string column =
-          name == "prompt" ? text_column(row, kAsked) : text_column(row, kAnswered);
+          text_column(row.fields, name == "prompt" ? std::span<const std::string_view>(kAsked)
+                                                   : std::span<const std::string_view>(kAnswered));
       columns = column.empty() ? std::vector<std::string>{} : std::vector{column};
     }
     if (columns.size() == 1) flags.push_back(name + "=" + columns[0]);
@@ -139,6 +156,27 @@ bool is_list_of_rows(const Json& value) {
 
 }  // namespace
 
+std::string advise_messages(const std::string& column, const Json& list) {
+  const bool has_turns = std::ranges::find(kTurns, column) != std::end(kTurns);
+  if (!has_turns || !list.is_array() || list.empty()) return "";
+  std::string turns;
+  if (std::ranges::all_of(list, [](const Json& turn) { return turn.is_string(); })) {
+    turns = fmt::format(
+        ".{}|to_entries[]|{{role:(if .key%2==0 then \"user\" else \"assistant\" end),"
+        "content:.value}}",
+        quote_json(column));
+  } else if (std::ranges::all_of(list, [](const Json& turn) { return turn.is_object(); })) {
+    const std::string asked = text_column(list[0], kAsked);
+    const std::string answered = text_column(list[0], kAnswered);
+    if (asked.empty() || answered.empty()) return "";
+    turns = fmt::format(".{}[]|{{role:\"user\",content:.{}}},{{role:\"assistant\",content:.{}}}",
+                        quote_json(column), quote_json(asked), quote_json(answered));
+  }
+  if (turns.empty()) return "";
+  return fmt::format("; write them as messages, with jq: .messages=[{}]{}", turns,
+                     column == "messages" ? "" : fmt::format("|del(.{})", quote_json(column)));
+}
+
 std::string column_names(const Row& row) {
   return fmt::format("{}", fmt::join(columns_of(row), ", "));
 }
@@ -151,7 +189,7 @@ void refuse_columns(const Row& row, const std::string& text_field) {
         "\"content\": ...}}, ...]}}",
         row.where());
   }
-  if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
+  if (row.file && renamed(row).empty()) refuse_lists_of_rows(row.fields, row.where(), *row.file);
   if (row.find("chosen") != nullptr && row.find("rejected") != nullptr) refuse_preferences(row);
   if (row.find("prompt") != nullptr) {
     throw FormatError(
@@ -171,7 +209,8 @@ void refuse_lists_of_rows(const Json& object, const std::string& place, const st
   std::vector<std::string> keys;
   if (!object.is_object()) return;
   for (const auto& [key, value] : object.items()) {
-    if (is_list_of_rows(value)) keys.push_back(key);
+    if (has_messages(value)) return;  // a row with a conversation, and with lists of other things
+    if (is_list_of_rows(value) && advise_messages(key, value).empty()) keys.push_back(key);
   }
   if (keys.empty()) return;
   throw FormatError(

@@ -11,6 +11,11 @@ namespace strata::data {
 // The names of the columns with a value, with commas between.
 std::string column_names(const Row& row);
 
+// "; write them as messages, with jq: ..." for a column whose name says that it holds a
+// conversation, and which holds it in another form: texts that take turns, or objects of a question
+// and its answer. Empty for anything else.
+std::string advise_messages(const std::string& column, const Json& list);
+
 // FormatError with file and line that lists the columns. Preference data (chosen, rejected) and
 // misspelt names are told how they can be trained on.
 [[noreturn]] void refuse_columns(const Row& row, const std::string& text_field);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <optional>
 
 #include "strata/base/error.h"
@@ -55,40 +56,111 @@ bool is_settled(const Json& seen) {
          now - seen.at("modified").get<int64_t>() > kSettled;
 }
 
-std::optional<std::string> recall(const fs::path& note, const Json& seen) {
+// Machines that share the memory may know one file by different devices: each has notes of its own.
+fs::path note_of(std::span<const Json> seen, const HashMemory& memory) {
+  Xxh3 name;
+  for (const Json& file : seen) {
+    name.update(file.at("path").get_ref<const std::string&>());
+    const uint64_t device = file.at("device").get<uint64_t>();
+    name.update(std::as_bytes(std::span(&device, 1)));
+  }
+  return memory.folder / (name.text_128() + ".hash");
+}
+
+// What a note says of files, by their paths: how they were seen, and their hashes.
+using Known = std::map<std::string, std::pair<Json, std::string>>;
+
+Known recall(const fs::path& note) {
+  Known known;
   try {
-    if (!fs::exists(note)) return std::nullopt;
-    const Json known = read_json_file(note);
-    if (known.at("file") != seen) return std::nullopt;
+    if (!fs::exists(note)) return known;
+    const Json content = read_json_file(note);
+    for (const Json& entry : content.at("files")) {
+      const Json& file = entry.at("file");
+      known[file.at("path").get<std::string>()] = {file, entry.at("hash").get<std::string>()};
+    }
     std::error_code ignored;
     fs::last_write_time(note, fs::file_time_type::clock::now(), ignored);  // used today
-    return known.at("hash").get<std::string>();
   } catch (const Error&) {
   } catch (const nlohmann::json::exception&) {
   }
-  return std::nullopt;
+  return known;
+}
+
+void remember(const fs::path& note, const Known& known) {
+  Json files = Json::array();
+  for (const auto& [path, file] : known)
+    files.push_back({{"file", file.first}, {"hash", file.second}});
+  std::error_code ignored;
+  try {
+    fs::create_directories(note.parent_path(), ignored);
+    write_file_atomically(note, Json{{"files", std::move(files)}}.dump());
+  } catch (const IoError&) {
+  }
+}
+
+// The hashes of files, which one note remembers.
+std::vector<std::string> hashes_with_note(std::span<const Json> seen, const HashMemory& memory) {
+  const fs::path note = note_of(seen, memory);
+  Known known = recall(note);
+  bool is_new = false;
+  std::vector<std::string> hashes;
+  for (const Json& file : seen) {
+    const std::string& path = file.at("path").get_ref<const std::string&>();
+    const auto before = known.find(path);
+    if (before != known.end() && before->second.first == file) {
+      hashes.push_back(before->second.second);
+      continue;
+    }
+    hashes.push_back(hash_content(path));
+    if (look_at(path) != file || !is_settled(file)) continue;
+    known[path] = {file, hashes.back()};
+    is_new = true;
+  }
+  if (is_new) remember(note, known);
+  return hashes;
+}
+
+uint64_t size_of(const Json& seen) { return seen.at("size").get<uint64_t>(); }
+
+// Nothing where there is no memory, or the file system says nothing.
+std::optional<Json> look_for_memory(const fs::path& path, const HashMemory& memory) {
+  if (memory.folder.empty()) return std::nullopt;
+  std::error_code error;
+  const fs::path whole = fs::canonical(path, error);
+  return error ? std::nullopt : look_at(whole);
 }
 
 }  // namespace
 
 std::string content_hash(const fs::path& path, const HashMemory& memory) {
-  std::error_code ignored;
-  const fs::path whole = fs::canonical(path, ignored);
-  const auto seen = memory.folder.empty() || ignored ? std::nullopt : look_at(whole);
-  if (!seen || seen->at("size").get<uint64_t>() < memory.smallest) return hash_content(path);
-  Xxh3 name;
-  name.update(whole.string());
-  const fs::path note = memory.folder / (name.text_128() + ".hash");
-  if (auto known = recall(note, *seen)) return *known;
-  const std::string hash = hash_content(path);
-  if (look_at(whole) == seen && is_settled(*seen)) {
-    try {
-      fs::create_directories(memory.folder, ignored);
-      write_file_atomically(note, Json{{"file", *seen}, {"hash", hash}}.dump());
-    } catch (const IoError&) {
+  const std::optional<Json> seen = look_for_memory(path, memory);
+  if (!seen || size_of(*seen) < memory.smallest) return hash_content(path);
+  return hashes_with_note({&*seen, 1}, memory).front();
+}
+
+std::vector<std::string> content_hashes(std::span<const fs::path> paths, const HashMemory& memory) {
+  std::vector<std::string> hashes(paths.size());
+  std::vector<Json> small;
+  std::vector<size_t> places;  // of the small ones
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    std::optional<Json> seen = look_for_memory(paths[i], memory);
+    if (!seen || size_of(*seen) >= memory.smallest) {
+      hashes[i] = content_hash(paths[i], memory);
+      continue;
     }
+    bytes += size_of(*seen);
+    small.push_back(std::move(*seen));
+    places.push_back(i);
   }
-  return hash;
+  if (bytes < memory.smallest) {
+    for (const size_t i : places) hashes[i] = hash_content(paths[i]);
+    return hashes;
+  }
+  std::vector<std::string> of_small = hashes_with_note(small, memory);
+  for (size_t i = 0; i < places.size(); ++i) hashes[places[i]] = std::move(of_small[i]);
+  return hashes;
 }
 
 }  // namespace strata::data

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace strata::data {
 
@@ -19,5 +21,10 @@ struct HashMemory {
 // system is coarse. Errors: IoError for the file; a memory that cannot be written or read costs
 // only time.
 std::string content_hash(const std::filesystem::path& path, const HashMemory& memory = {});
+
+// Those of several files, in their order. Smaller ones are remembered as well, in one note for all,
+// where together they have as many bytes as a file that is worth remembering.
+std::vector<std::string> content_hashes(std::span<const std::filesystem::path> paths,
+                                        const HashMemory& memory = {});
 
 }  // namespace strata::data

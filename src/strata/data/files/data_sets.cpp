@@ -110,25 +110,29 @@ class SetReader {
       if (given == limit || !wants_more) break;
       const auto [begin, part_end] = range_of(piece.part);
       const int64_t end = std::min(part_end, begin + limit - given);
-      int64_t at = 0;
-      ReadResult read = read_split(path_, piece.part.split, request_.load, [&](RowBatch batch) {
-        const auto count = static_cast<int64_t>(batch.rows.size());
-        cut(batch.rows, begin - at, end - at);
-        at += count;
+      int64_t at = begin;
+      const auto take_piece = [&](RowBatch batch) {
+        const auto wanted = static_cast<size_t>(std::max<int64_t>(end - at, 0));
+        if (batch.rows.size() > wanted) batch.rows.resize(wanted);
+        at += static_cast<int64_t>(batch.rows.size());
         given += static_cast<int64_t>(batch.rows.size());
         batch.part = (before + batch.part * piece.bytes) / all;
         if (!batch.rows.empty()) wants_more = take(std::move(batch));
         return wants_more && at < end;
-      });
+      };
+      const ReadResult read = read_split(path_, piece.part.split, request_.load, take_piece, begin);
       before += piece.bytes;
       if (!piece.is_first) continue;
       result.bad_rows.add(read.bad_rows);
       for (const auto& [column, rows] : read.left_out) result.left_out[column] += rows;
       result.files.insert(result.files.end(), read.files.begin(), read.files.end());
     }
-    if (given == 0) {
-      throw ConfigError("splits: found no row in {} of {}, expected a slice with rows",
-                        request_.split, path_.string());
+    if (given == 0) refuse_empty();
+    if (limit != kNoLimit && given < limit && wants_more) {
+      throw IoError(
+          "{}: found {} rows where {} were counted before, expected files that nobody writes to; "
+          "start again when they are complete",
+          path_.string(), given, limit);
     }
     return result;
   }
@@ -136,22 +140,27 @@ class SetReader {
   // How many rows read() hands out without a limit.
   int64_t count() {
     int64_t rows = 0;
-    read(kNoLimit, [&rows](RowBatch batch) {
-      rows += static_cast<int64_t>(batch.rows.size());
-      return true;
-    });
+    for (const Piece& piece : pieces_) {
+      const auto [begin, end] = range_of(piece.part);
+      rows += std::max<int64_t>(0, num_rows(piece.part.split, end) - begin);
+    }
+    if (rows == 0) refuse_empty();
     return rows;
   }
 
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 2;
 
  private:
-  // Leaves the rows [begin, end) of the batch.
-  static void cut(std::vector<Row>& rows, int64_t begin, int64_t end) {
-    const auto size = static_cast<int64_t>(rows.size());
-    rows.resize(static_cast<size_t>(std::clamp<int64_t>(end, 0, size)));
-    const auto skipped = std::clamp<int64_t>(begin, 0, static_cast<int64_t>(rows.size()));
-    rows.erase(rows.begin(), rows.begin() + skipped);
+  [[noreturn]] void refuse_empty() const {
+    throw ConfigError("splits: found no row in {} of {}, expected a slice with rows",
+                      request_.split, path_.string());
+  }
+
+  // Of a split, or `limit` where it has more.
+  int64_t num_rows(const std::string& split, int64_t limit) const {
+    const auto known = sizes_.find(split);
+    if (known != sizes_.end()) return std::min(known->second, limit);
+    return count_rows(path_, split, request_.load, limit);
   }
 
   // Of a part whose bounds are known without the number of rows, the end may lie behind the last.
@@ -160,11 +169,7 @@ class SetReader {
     if (!needs_size) return part.range(kNoLimit);
     auto known = sizes_.find(part.split);
     if (known == sizes_.end()) {
-      int64_t rows = 0;
-      read_split(path_, part.split, request_.load, [&rows](RowBatch batch) {
-        rows += static_cast<int64_t>(batch.rows.size());
-        return true;
-      });
+      const int64_t rows = count_rows(path_, part.split, request_.load, kNoLimit);
       known = sizes_.emplace(part.split, rows).first;
     }
     return part.range(known->second);

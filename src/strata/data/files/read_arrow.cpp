@@ -90,6 +90,13 @@ class BatchReader {
  public:
   explicit BatchReader(RowCollector& rows) : rows_(rows) {}
 
+  // Whether the next `rows` of the file are left unread.
+  bool passes_over(int64_t rows) {
+    if (!rows_.passes_over(rows)) return false;
+    line_ += rows;
+    return true;
+  }
+
   void read(const arrow::RecordBatch& batch) {
     require(batch.Validate(), rows_.file());
     require_names(batch.schema()->fields(), rows_.file());
@@ -110,6 +117,7 @@ class BatchReader {
     }
     for (int64_t row = 0; row < batch.num_rows() && rows_.wants_more(); ++row) {
       ++line_;
+      if (rows_.passes_over()) continue;
       try {
         Json fields = Json::object();
         for (const int i : columns) {
@@ -131,7 +139,7 @@ class BatchReader {
       require(reader.ReadNext(&batch), rows_.file());
       if (!batch) return;
       rows_.move_to(position(), size);
-      read(*batch);
+      if (!passes_over(batch->num_rows())) read(*batch);
     }
   }
 
@@ -159,12 +167,18 @@ size_t end_of(const parquet::RowGroupMetaData& group, size_t file_size) {
   return std::clamp<size_t>(static_cast<size_t>(std::max<int64_t>(end, 0)), 0, file_size);
 }
 
-// Small batches, decoded as they are asked for: memory holds no row group as a whole.
+// Batches are decoded as they are asked for: memory holds no row group as a whole.
 parquet::ArrowReaderProperties reader_properties() {
   parquet::ArrowReaderProperties properties;
-  properties.set_batch_size(1024);
   properties.set_pre_buffer(false);
   return properties;
+}
+
+// Of a batch: few where they are long.
+int64_t batch_rows(const parquet::RowGroupMetaData& group) {
+  constexpr int64_t kBatchBytes = int64_t{1} << 22;
+  const int64_t row_bytes = group.total_byte_size() / std::max<int64_t>(group.num_rows(), 1);
+  return std::clamp<int64_t>(kBatchBytes / std::max<int64_t>(row_bytes, 1), 1, 1024);
 }
 
 // Pages that carry checksums are held against them, which Arrow does only when asked.
@@ -188,8 +202,11 @@ void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
     BatchReader batches(rows);
     size_t position = 0;
     for (int i = 0; i < reader->num_row_groups() && rows.wants_more(); ++i) {
-      const auto group = take(reader->GetRecordBatchReader({i}), name);
-      batches.read_all(*group, size, [&] { return position; });
+      if (!batches.passes_over(metadata->RowGroup(i)->num_rows())) {
+        reader->set_batch_size(batch_rows(*metadata->RowGroup(i)));
+        const auto group = take(reader->GetRecordBatchReader({i}), name);
+        batches.read_all(*group, size, [&] { return position; });
+      }
       position = end_of(*metadata->RowGroup(i), size);
     }
   } catch (const Error&) {
@@ -217,7 +234,8 @@ void read_arrow_batches(std::span<const std::byte> bytes, RowCollector& rows) {
     const auto count = static_cast<size_t>(reader->num_record_batches());
     for (size_t i = 0; i < count && rows.wants_more(); ++i) {
       rows.move_to(size / count * i, size);  // batches are of about one size
-      batches.read(*take(reader->ReadRecordBatch(static_cast<int>(i)), name));
+      const auto batch = take(reader->ReadRecordBatch(static_cast<int>(i)), name);
+      if (!batches.passes_over(batch->num_rows())) batches.read(*batch);
     }
   }
 }

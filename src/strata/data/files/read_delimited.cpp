@@ -149,6 +149,7 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
                               rows.file(), line, fields.size(), names.size()));
       continue;
     }
+    if (rows.passes_over()) continue;
     Json row = Json::object();
     bool is_good = true;
     for (size_t i = 0; i < fields.size() && is_good; ++i) {
@@ -170,7 +171,9 @@ void read_text_rows(std::string_view file_text, RowCollector& rows) {
     const size_t end = std::min(file_text.find_first_of("\r\n", begin), file_text.size());
     rows.move_to(end, file_text.size());
     const std::string_view content = file_text.substr(begin, end - begin);
-    if (text::is_valid_utf8(content)) {
+    if (rows.passes_over()) {
+      // counted
+    } else if (text::is_valid_utf8(content)) {
       rows.add({{"text", std::string(content)}}, line);
     } else {
       rows.refuse(fmt::format("{}:{}: found bytes that are not UTF-8, expected UTF-8 text",

@@ -31,7 +31,8 @@ class JsonReader {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view content = text.substr(begin, end - begin);
       rows_.move_to(end, text.size());
-      if (content.find_first_not_of(kSpaces) != std::string_view::npos) add_line(content, line);
+      const bool is_blank = content.find_first_not_of(kSpaces) == std::string_view::npos;
+      if (!is_blank && !rows_.passes_over()) add_line(content, line);
       begin = end + 1;
     }
   }
@@ -56,7 +57,9 @@ class JsonReader {
             rows_.file(), line);
       }
       rows_.move_to(end, text.size());
-      add_element(text, {at, end}, line, line == last_line ? number : 0);
+      if (!rows_.passes_over()) {
+        add_element(text, {at, end}, line, line == last_line ? number : 0);
+      }
       last_line = line;
       line += std::count(text.begin() + static_cast<ptrdiff_t>(at),
                          text.begin() + static_cast<ptrdiff_t>(end), '\n');

@@ -38,6 +38,12 @@ std::span<const std::byte> RowCollector::map(const std::filesystem::path& path) 
   return mapped_.emplace(path).data();
 }
 
+bool RowCollector::passes_over(int64_t rows) {
+  if (skips_ || num_rows_ + rows > first_) return false;
+  num_rows_ += rows;
+  return true;
+}
+
 void RowCollector::add(Json fields, int64_t line, int64_t number) {
   if (!fields.is_object()) {
     const RowPlace place{.file = file_, .line = line, .number = number};
@@ -47,8 +53,8 @@ void RowCollector::add(Json fields, int64_t line, int64_t number) {
                     place.text(), describe(fields)));
   }
   if (!wants_more_) return;
+  if (++num_rows_ <= first_) return;
   batch_bytes_ += text_size(fields);
-  ++num_rows_;
   batch_.rows.push_back(
       {.fields = std::move(fields), .file = file_, .line = line, .number = number});
   if (batch_.rows.size() >= kBatchRows || batch_bytes_ >= kBatchBytes) flush();
@@ -63,13 +69,17 @@ void RowCollector::move_to(size_t at, size_t size) {
   position_ = at;
   const double part = size == 0 ? 1.0 : static_cast<double>(at) / static_cast<double>(size);
   batch_.part = file_part_.first + part * (file_part_.second - file_part_.first);
+  if (position_ - forgotten_ >= kForgetBytes) forget();  // rows that are passed over fill no batch
+}
+
+void RowCollector::forget() {
+  if (!mapped_ || position_ <= forgotten_ || position_ > mapped_->data().size()) return;
+  forget_pages(mapped_->data().subspan(forgotten_, position_ - forgotten_));
+  forgotten_ = position_;
 }
 
 void RowCollector::flush() {
-  if (mapped_ && position_ > forgotten_ && position_ <= mapped_->data().size()) {
-    forget_pages(mapped_->data().subspan(forgotten_, position_ - forgotten_));
-    forgotten_ = position_;
-  }
+  forget();
   if (batch_.rows.empty() || !wants_more_) return;
   RowBatch batch{.rows = std::move(batch_.rows), .part = batch_.part};
   batch_.rows.clear();

@@ -19,7 +19,9 @@ namespace strata::data {
 // Invariants: rows are handed out in the order of add(), each once.
 class RowCollector {
  public:
-  RowCollector(const TakeRows& take, bool skips_bad_rows) : take_(take), skips_(skips_bad_rows) {}
+  // Rows before number `first` (from 0) are counted and not handed out.
+  RowCollector(const TakeRows& take, bool skips_bad_rows, int64_t first = 0)
+      : take_(take), skips_(skips_bad_rows), first_(first) {}
 
   // `part`: how much of all the files lies before this one, and before the next.
   void begin_file(const std::filesystem::path& path, std::pair<double, double> part);
@@ -28,6 +30,9 @@ class RowCollector {
   std::span<const std::byte> map(const std::filesystem::path& path);
   // The path, as messages name it.
   const std::string& file() const { return *file_; }
+  // Whether the next `rows` of the file are all before the first wanted one, and need not be read:
+  // they are counted. Never so where bad rows, which count as none, are left out.
+  bool passes_over(int64_t rows = 1);
   // `fields`: what was read; anything but an object is refused. `line`, `number`: as in Row.
   void add(Json fields, int64_t line, int64_t number = 0);
   // A row that cannot be read: throws FormatError(message), or counts it.
@@ -41,6 +46,7 @@ class RowCollector {
   // Hands out what is left.
   void flush();
 
+  // Those that were passed over too.
   int64_t num_rows() const { return num_rows_; }
   const BadRows& bad_rows() const { return bad_rows_; }
   const std::map<std::string, int64_t>& left_out() const { return left_out_; }
@@ -48,9 +54,13 @@ class RowCollector {
  private:
   // A batch ends with the row that fills one of these.
   static constexpr size_t kBatchRows = 1000, kBatchBytes = size_t{1} << 21;
+  static constexpr size_t kForgetBytes = size_t{1} << 24;
+
+  void forget();
 
   const TakeRows& take_;
   bool skips_;
+  int64_t first_;
   bool wants_more_ = true;
   std::shared_ptr<const std::string> file_;
   std::pair<double, double> file_part_;

@@ -151,7 +151,7 @@ std::vector<double> places_of(const std::vector<fs::path>& files) {
 }  // namespace
 
 ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
-                      const LoadOptions& options, const TakeRows& take) {
+                      const LoadOptions& options, const TakeRows& take, int64_t first) {
   ReadResult result{.files = find_split_files(file_or_folder, split, options.configuration),
                     .bad_rows = {}};
   bool is_first = true;
@@ -162,7 +162,7 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
     }
     return take(std::move(batch));
   };
-  RowCollector collector(take_renamed, options.skip_bad_rows);
+  RowCollector collector(take_renamed, options.skip_bad_rows, first);
   const std::vector<double> places = places_of(result.files);
   try {
     for (size_t i = 0; i < result.files.size() && collector.wants_more(); ++i) {
@@ -174,6 +174,7 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
     throw;
   }
   collector.flush();
+  result.num_rows = collector.num_rows();
   result.bad_rows = collector.bad_rows();
   result.left_out.insert(collector.left_out().begin(), collector.left_out().end());
   if (collector.num_rows() > 0) return result;
@@ -181,6 +182,12 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
                     result.bad_rows.count > 0
                         ? fmt::format(" that can be read (the first: {})", result.bad_rows.first)
                         : "");
+}
+
+int64_t count_rows(const fs::path& file_or_folder, const std::string& split,
+                   const LoadOptions& options, int64_t limit) {
+  const auto take_none = [](const RowBatch&) { return false; };
+  return std::min(read_split(file_or_folder, split, options, take_none, limit).num_rows, limit);
 }
 
 Split load_split(const fs::path& file_or_folder, const std::string& split,

@@ -61,6 +61,7 @@ using TakeRows = std::function<bool(RowBatch)>;
 
 struct ReadResult {
   std::vector<std::filesystem::path> files;  // in reading order
+  int64_t num_rows = 0;                      // up to the last that was handed out
   BadRows bad_rows;
   // Columns that no row holds, and why, with the number of rows: "image (binary)".
   std::map<std::string, int64_t> left_out = {};
@@ -93,8 +94,15 @@ struct LoadOptions {
 // LoadOptions that the first row lacks; FormatError with file and line for a row that cannot be
 // read and for an empty split; IoError for what the operating system refuses. Rows before the error
 // have been handed out.
+// Rows before number `first` (from 0) are not handed out, and looked into only where bad rows,
+// which count as none, are left out.
 ReadResult read_split(const std::filesystem::path& file_or_folder, const std::string& split,
-                      const LoadOptions& options, const TakeRows& take);
+                      const LoadOptions& options, const TakeRows& take, int64_t first = 0);
+
+// The number of rows that read_split hands out, at most `limit`. Errors in rows that it does not
+// look into are told when they are read.
+int64_t count_rows(const std::filesystem::path& file_or_folder, const std::string& split,
+                   const LoadOptions& options, int64_t limit);
 
 // The whole split in memory.
 Split load_split(const std::filesystem::path& file_or_folder, const std::string& split,

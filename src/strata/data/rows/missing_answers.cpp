@@ -43,7 +43,7 @@ std::vector<std::string> find_missing_answers(const Json& messages) {
   for (const Json& message : messages) {
     const std::string role = role_of(message);
     has_answer |= !never_answers(role);
-    if (role != "assistant" || has_untrained(Json::array({message}))) continue;
+    if (role != "assistant" || !wish_of(message).value_or(true)) continue;
     has_empty_answer |= is_blank(last_text(message)) && !has_more(message);
   }
   if (has_empty_answer) names.emplace_back(kEmptyAnswer);

@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/exact_json.h"
+#include "strata/data/dataset_stats.h"
 #include "strata/data/files/column_advice.h"
 #include "strata/data/rows/preference_row.h"
 
@@ -146,7 +147,7 @@ bool is_used(const std::string& column, const Row& row, const RowFormat& format,
 void count_unused_columns(const Row& row, const RowFormat& format, const std::string& text_field,
                           std::map<std::string, int64_t>& unused) {
   for (const auto& [name, value] : row.fields.items()) {
-    if (!value.is_null() && !is_used(name, row, format, text_field)) ++unused[name];
+    if (!value.is_null() && !is_used(name, row, format, text_field)) count_name(name, unused);
   }
 }
 
@@ -256,8 +257,8 @@ Json checked_messages(const Row& row, const std::string& column, const Json* lis
     const auto refuse = [&](const std::string& found) {
       throw FormatError(
           "{}: found {} in message {} of \"{}\", expected an object with \"role\" (a string) and "
-          "\"content\" (a text, a list of parts, or what a tool returned)",
-          row.where(), found, messages.size() + 1, column);
+          "\"content\" (a text, a list of parts, or what a tool returned){}",
+          row.where(), found, messages.size() + 1, column, advise_messages(column, *list));
     };
     if (!source.is_object()) refuse(type_of(&source));
     const bool renames = spelling == Spelling::kFromValue ||

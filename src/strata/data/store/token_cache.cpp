@@ -2,6 +2,7 @@
 
 #include <elf.h>
 #include <link.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -70,13 +71,13 @@ constexpr uint64_t kCheckedBytes = uint64_t{1} << 28;  // in less than a second
 constexpr std::chrono::hours kKeep{24 * 30};
 constexpr std::chrono::hours kKeepUnfinished{24};  // since the last byte was written to it
 
-void remove_old(const fs::path& folder) {
+void remove_old(const fs::path& folder, std::chrono::hours keep) {
   std::error_code error;
   const auto now = fs::file_time_type::clock::now();
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     const auto time = it->last_write_time(error);
     const bool is_unfinished = it->path().filename().string().find(".tmp-") != std::string::npos;
-    if (!error && now - time > (is_unfinished ? kKeepUnfinished : kKeep))
+    if (!error && now - time > (is_unfinished ? kKeepUnfinished : keep))
       fs::remove(it->path(), error);
     error.clear();
   }
@@ -153,12 +154,15 @@ std::optional<TokenStore> find(const fs::path& path) {
 }
 
 // The rows: their bytes, and which of them are taken.
-void add_rows(KeyHash& hash, const DataRequest& request, const HashMemory& memory) {
-  for (const std::vector<fs::path>& files : find_data_files(request)) {
+void add_rows(KeyHash& hash, const TokenSources& sources, const HashMemory& memory) {
+  const DataRequest& request = sources.request;
+  for (const std::vector<fs::path>& files :
+       sources.files.empty() ? find_data_files(request) : sources.files) {
     hash.add(fmt::format("{}", files.size()));
-    for (const fs::path& file : files) {
-      hash.add(file.filename().string());  // its extension is its format
-      hash.add(content_hash(file, memory));
+    const std::vector<std::string> contents = content_hashes(files, memory);
+    for (size_t i = 0; i < files.size(); ++i) {
+      hash.add(files[i].filename().string());  // its extension is its format
+      hash.add(contents[i]);
     }
   }
   hash.add(request.split);
@@ -223,7 +227,7 @@ void add_options(KeyHash& hash, const PrepareOptions& o) {
 std::string token_cache_key(const TokenSources& sources, const HashMemory& memory) {
   KeyHash hash;
   hash.add(build_id());
-  add_rows(hash, sources.request, memory);
+  add_rows(hash, sources, memory);
   add_tokenizer(hash, sources.tokenizer, memory);
   add_templates(hash, sources);
   add_options(hash, sources.options);
@@ -287,46 +291,109 @@ std::optional<TakenLock> take_lock(const fs::path& folder, const std::string& ke
 
 }  // namespace
 
+namespace {
+
+// A folder where the set of a key may be kept.
+class Place {
+ public:
+  // What is in a scratch folder goes with those who use it.
+  Place(fs::path folder, std::string key, bool is_scratch)
+      : folder_(std::move(folder)),
+        key_(std::move(key)),
+        path_(folder_ / (key_ + ".tokens")),
+        is_scratch_(is_scratch) {}
+
+  bool is_scratch() const { return is_scratch_; }
+  std::optional<TokenStore> find() const {
+    auto store = data::find(path_);
+    if (store && is_scratch_) store->remove_at_end();
+    return store;
+  }
+  // Waits for who makes the set there. Returns why it cannot be made there; empty: it can.
+  std::string take_lock(SharedProgress* progress, const HolderPatience& patience) {
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    if (error) return fmt::format("{}: {}", folder_.string(), error.message());
+    try {
+      taken_ = data::take_lock(folder_, key_, progress, patience);
+    } catch (const IoError& unlocked) {
+      return unlocked.what();
+    }
+    if (taken_) return "";
+    return fmt::format("{}: {} processes hold its locks in turn and give no sign of life",
+                       path_.string(), kLocks);
+  }
+  const FileLock& lock() const { return taken_->lock; }
+  // Requires: the lock. Returns why the set could not be written; empty: it was.
+  std::string make(const std::function<DatasetStats(TokenWriter&)>& make) const {
+    remove_unfinished(path_, taken_->number);
+    std::string why = keep_tokens(path_, taken_->number, make);
+    if (why.empty()) remove_old(folder_, is_scratch_ ? kKeepUnfinished : kKeep);
+    return why;
+  }
+
+ private:
+  fs::path folder_;
+  std::string key_;
+  fs::path path_;
+  bool is_scratch_;
+  std::optional<TakenLock> taken_;
+};
+
+// `note`: why this process could not keep the set.
+std::optional<CachedTokens> find_anywhere(const std::vector<Place>& places, std::string note) {
+  for (const Place& place : places) {
+    auto store = place.find();
+    if (!store) continue;
+    if (place.is_scratch() && note.empty()) note = "another process could not write them there";
+    return CachedTokens{.store = std::move(*store), .was_cached = true, .note = std::move(note)};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+fs::path shared_scratch_path() {
+  std::error_code error;
+  const fs::path temporary = fs::temp_directory_path(error);
+  if (error) return {};
+  const fs::path path = temporary / fmt::format("strata-tokens-{}", ::geteuid());
+  ::mkdir(path.c_str(), 0700);
+  // Everybody may write to that folder: one of the name may be somebody else's.
+  struct stat status = {};
+  const bool is_ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                       status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
+  return is_ours ? path : fs::path();
+}
+
 CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,
-                                 SharedProgress* progress, const HolderPatience& patience) {
-  const fs::path path = folder / (key + ".tokens");
-  if (auto store = find(path)) return {.store = std::move(*store), .was_cached = true, .note = {}};
-  std::optional<TakenLock> taken;
-  std::optional<TellingOthers> telling;
+                                 SharedProgress* progress, const HolderPatience& patience,
+                                 const fs::path& scratch) {
+  std::vector<Place> places;
+  places.emplace_back(folder, key, /*is_scratch=*/false);
+  if (!scratch.empty()) places.emplace_back(scratch, key, /*is_scratch=*/true);
   std::string note;
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    note = fmt::format("{}: {}", folder.string(), error.message());
-  } else {
-    try {
-      taken = take_lock(folder, key, progress, patience);
-      if (!taken)
-        note = fmt::format(
-            "{}: {} processes hold its locks in turn and give no sign of "
-            "life",
-            path.string(), kLocks);
-    } catch (const IoError& unlocked) {
-      note = unlocked.what();
+  std::optional<TellingOthers> telling;  // until the set is there, be it in the second place
+  for (Place& place : places) {
+    if (auto found = find_anywhere(places, note)) return std::move(*found);
+    std::string why = place.take_lock(progress, patience);
+    if (why.empty()) {
+      if (!telling) telling.emplace(progress, place.lock());
+      if (auto found = find_anywhere(places, note)) return std::move(*found);
+      why = place.make(make);
+      // It may be there although this process could not write it: another machine's.
+      if (auto store = place.find()) {
+        return {.store = std::move(*store), .was_cached = !why.empty(), .note = note};
+      }
     }
+    if (note.empty()) note = std::move(why);
   }
-  fs::path scratch = scratch_path();
-  if (taken) {
-    // Until the set is there, be it at the second try, which keeps nothing.
-    telling.emplace(progress, taken->lock);
-    if (auto store = find(path))
-      return {.store = std::move(*store), .was_cached = true, .note = {}};
-    remove_unfinished(path, taken->number);
-    note = keep_tokens(path, taken->number, make);
-    if (note.empty()) remove_old(folder);
-    // It may be there although this process could not write it: another machine's.
-    if (auto store = find(path))
-      return {.store = std::move(*store), .was_cached = !note.empty(), .note = {}};
-    // What has no room there has none in a folder beside it.
-    if (const fs::path other = fs::temp_directory_path(error); !error) scratch = other;
-  }
-  return {.store = TokenStore::scratch(make, scratch), .was_cached = false, .note = note};
+  // What has no room in one of them has none in a folder beside it.
+  std::error_code error;
+  fs::path own = scratch_path();
+  if (const fs::path other = fs::temp_directory_path(error); telling && !error) own = other;
+  return {.store = TokenStore::scratch(make, own), .was_cached = false, .note = note};
 }
 
 }  // namespace strata::data

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "strata/data/files/content_hash.h"
 #include "strata/data/files/data_sets.h"
@@ -29,6 +30,8 @@ struct TokenSources {
   const std::string& template_source;
   std::time_t time = std::time(nullptr);  // of a template that writes the date
   std::string tool_template = {};         // of conversations with tools; empty: the same
+  // What find_data_files gives for the request; empty: it is asked.
+  std::vector<std::vector<std::filesystem::path>> files = {};
 };
 
 // 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and
@@ -40,7 +43,7 @@ std::string token_cache_key(const TokenSources& sources, const HashMemory& memor
 struct CachedTokens {
   TokenStore store;
   bool was_cached = false;
-  std::string note;  // why the result was not kept; empty: it was
+  std::string note;  // why this process could not keep the result; empty: it could
 };
 
 // How far a set is, as the process that makes it tells those that wait for it.
@@ -68,14 +71,21 @@ class SharedProgress {
   std::chrono::steady_clock::time_point told_at_;
 };
 
+// A folder below the one for temporary files that only this user may write to. Empty: there is
+// none.
+std::filesystem::path shared_scratch_path();
+
 // The set of that key in `folder`, or what `make` writes, which is then kept; `make` returns the
 // statistics. One process at a time makes a set; others wait for it, and make it themselves if that
 // one fails, or gives no sign of life for as long as `patience` says. A folder that cannot be
-// written, or a full disk, costs only the keeping: the set is then made in a scratch file. Sets
-// that nobody used for 30 days are removed.
+// written, or a full disk, costs only the keeping: the set is then made in `scratch`, where the
+// others of the machine find it and which it leaves with who made it, or, where that is empty or
+// takes no files either, by each process in a scratch file. Sets that nobody used for 30 days are
+// removed.
 CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,
                                  SharedProgress* progress = nullptr,
-                                 const HolderPatience& patience = {});
+                                 const HolderPatience& patience = {},
+                                 const std::filesystem::path& scratch = {});
 
 }  // namespace strata::data

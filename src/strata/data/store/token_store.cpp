@@ -139,6 +139,13 @@ TokenStore TokenStore::map(const std::filesystem::path& path) {
   return store;
 }
 
+void TokenStore::remove_at_end() {
+  at_end_ = std::shared_ptr<const void>(nullptr, [path = path_](const void*) {
+    std::error_code ignored;
+    std::filesystem::remove(path, ignored);
+  });
+}
+
 TokenStore TokenStore::scratch(const std::function<DatasetStats(TokenWriter&)>& make,
                                const std::filesystem::path& folder) {
   const ScratchFile file(folder);

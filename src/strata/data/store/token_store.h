@@ -46,6 +46,8 @@ class TokenStore {
   // Of the mapped file; 0: there is none.
   uint64_t file_bytes() const { return file_ != nullptr ? file_->data().size() : 0; }
   const DatasetStats& stats() const { return stats_; }
+  // The mapped file goes with the last copy of this store; who has mapped it keeps what he has.
+  void remove_at_end();
   // The set was kept when its files had other names.
   void rename_files(std::vector<std::string> names) { stats_.rename_files(std::move(names)); }
 
@@ -64,6 +66,7 @@ class TokenStore {
   std::span<const int32_t> lengths_;
   std::span<const uint8_t> ratings_;
   std::shared_ptr<std::atomic<uint64_t>> mapped_bytes_;  // since pages were last forgotten
+  std::shared_ptr<const void> at_end_;                   // removes the file
 };
 
 }  // namespace strata::data
