@@ -52,8 +52,8 @@ at::Tensor multiply_padded(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // On x86 processors without VNNI the product inside libtorch cuts sums of two terms off at 16 bits
-// (oneDNN's) or is a plain loop, which takes ten times as long as a product in fp32. Bytes that would
-// show the former, for a product by vectors and one by tiles.
+// (oneDNN's) or is a plain loop, which takes ten times as long as a product in fp32. Bytes that
+// would show the former, for a product by vectors and one by tiles.
 bool multiplies_codes_exactly() {
 #if defined(__x86_64__) && defined(__GNUC__)
   if (!__builtin_cpu_supports("avx512vnni")) return false;
