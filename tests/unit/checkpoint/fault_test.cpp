@@ -337,7 +337,11 @@ TEST(FinishSave, ALossOfPowerAtEveryOperationSparesTheNewest) {
     for_each_crash({.fault = fault}, start, finish, [&](const Crash& crash, bool) {
       const std::vector<fs::path> left = list(crash.left);
       ASSERT_FALSE(left.empty());
+      EXPECT_EQ(left.back(), crash.left / "checkpoint-3") << "at operation " << crash.at;
+      for (const fs::path& folder : left) PieceReader(folder).verify_all();
       num_more += left.size() > 1;
+      // The disk's model does not keep when what it began with came, by which `latest` is judged.
+      if (fault == CrashDisk::Fault::kPowerLoss) return;
       EXPECT_EQ(state.resume(crash.left), 3) << "at operation " << crash.at;
       EXPECT_TRUE(finish(crash.left, unsynced));
       EXPECT_EQ(list(crash.left), std::vector{crash.left / "checkpoint-3"});
