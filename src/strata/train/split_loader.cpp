@@ -14,6 +14,7 @@
 #include "strata/data/files/data_sets.h"
 #include "strata/data/files/seen_files.h"
 #include "strata/data/files/split_spec.h"
+#include "strata/data/store/private_folder.h"
 #include "strata/hf/hub/cache.h"
 
 namespace strata::train {

@@ -16,6 +16,7 @@
 #include "strata/base/file.h"
 #include "strata/base/owner_file.h"
 #include "strata/base/resident_memory.h"
+#include "strata/data/store/private_folder.h"
 
 namespace strata::data {
 namespace {
@@ -350,11 +351,34 @@ TEST(TokenCache, TheSharedScratchFolderIsOurs) {
   const std::string before = set == nullptr ? "" : set;
   ::setenv("TMPDIR", folder.path().c_str(), /*overwrite=*/1);
   const std::filesystem::path path = shared_scratch_path();
-  EXPECT_EQ(path.parent_path(), folder.path());
-  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
-  std::filesystem::permissions(path, std::filesystem::perms::all);
-  EXPECT_EQ(shared_scratch_path(), "");
   before.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before.c_str(), /*overwrite=*/1);
+  EXPECT_EQ(path.parent_path(), folder.path());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  EXPECT_EQ(make_private(path), "");
+  EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms::owner_all);
+  EXPECT_EQ(make_private(path), "");
+  std::filesystem::create_directory_symlink(path, folder.path() / "link");
+  EXPECT_THAT(make_private(folder.path() / "link"), HasSubstr("of this user alone"));
+  EXPECT_THAT(make_private(path / "no" / "folder"), HasSubstr("No such file"));
+  std::filesystem::permissions(path, std::filesystem::perms::all);
+  EXPECT_FALSE(is_private(path));
+  EXPECT_THAT(make_private(path), HasSubstr("of this user alone"));
+}
+
+// One that is kept in its place leaves no other folder; what others may have put is not read.
+TEST(TokenCache, ScratchFoldersAreMadeOnlyForWhatHasNoOtherPlace) {
+  const TemporaryFolder folder;
+  const auto file = folder.put("file", "");
+  const auto scratch = folder.path() / "scratch";
+  load_or_make_tokens(folder.path() / "kept", "k", write_dataset, nullptr, {}, scratch);
+  EXPECT_FALSE(std::filesystem::exists(scratch));
+  std::filesystem::create_directory(scratch);
+  std::filesystem::permissions(scratch, std::filesystem::perms::all);
+  std::filesystem::rename(folder.path() / "kept" / "k.tokens", scratch / "k.tokens");
+  const CachedTokens made =
+      load_or_make_tokens(file / "below", "k", write_dataset, nullptr, {}, scratch);
+  EXPECT_FALSE(made.was_cached);
+  expect_equal(made.store, make_dataset());
 }
 
 // What the process holds, as the system counts it, and what a plan then takes for the process's

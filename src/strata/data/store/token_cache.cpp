@@ -2,7 +2,6 @@
 
 #include <elf.h>
 #include <link.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "strata/base/file_lock.h"
 #include "strata/base/owner_file.h"
 #include "strata/base/xxh3.h"
+#include "strata/data/store/private_folder.h"
 #include "strata/text/templates/template_marks.h"
 
 namespace strata::data {
@@ -305,15 +305,14 @@ class Place {
 
   bool is_scratch() const { return is_scratch_; }
   std::optional<TokenStore> find() const {
+    if (is_scratch_ && !is_private(folder_)) return std::nullopt;
     auto store = data::find(path_);
     if (store && is_scratch_) store->remove_at_end();
     return store;
   }
   // Waits for who makes the set there. Returns why it cannot be made there; empty: it can.
   std::string take_lock(SharedProgress* progress, const HolderPatience& patience) {
-    std::error_code error;
-    fs::create_directories(folder_, error);
-    if (error) return fmt::format("{}: {}", folder_.string(), error.message());
+    if (std::string why = make_folder(); !why.empty()) return why;
     try {
       taken_ = data::take_lock(folder_, key_, progress, patience);
     } catch (const IoError& unlocked) {
@@ -333,6 +332,13 @@ class Place {
   }
 
  private:
+  std::string make_folder() const {
+    if (is_scratch_) return make_private(folder_);
+    std::error_code error;
+    fs::create_directories(folder_, error);
+    return error ? fmt::format("{}: {}", folder_.string(), error.message()) : "";
+  }
+
   fs::path folder_;
   std::string key_;
   fs::path path_;
@@ -352,19 +358,6 @@ std::optional<CachedTokens> find_anywhere(const std::vector<Place>& places, std:
 }
 
 }  // namespace
-
-fs::path shared_scratch_path() {
-  std::error_code error;
-  const fs::path temporary = fs::temp_directory_path(error);
-  if (error) return {};
-  const fs::path path = temporary / fmt::format("strata-tokens-{}", ::geteuid());
-  ::mkdir(path.c_str(), 0700);
-  // Everybody may write to that folder: one of the name may be somebody else's.
-  struct stat status = {};
-  const bool is_ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-                       status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
-  return is_ours ? path : fs::path();
-}
 
 CachedTokens load_or_make_tokens(const fs::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,

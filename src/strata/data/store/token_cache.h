@@ -71,17 +71,13 @@ class SharedProgress {
   std::chrono::steady_clock::time_point told_at_;
 };
 
-// A folder below the one for temporary files that only this user may write to. Empty: there is
-// none.
-std::filesystem::path shared_scratch_path();
-
 // The set of that key in `folder`, or what `make` writes, which is then kept; `make` returns the
 // statistics. One process at a time makes a set; others wait for it, and make it themselves if that
 // one fails, or gives no sign of life for as long as `patience` says. A folder that cannot be
-// written, or a full disk, costs only the keeping: the set is then made in `scratch`, where the
-// others of the machine find it and which it leaves with who made it, or, where that is empty or
-// takes no files either, by each process in a scratch file. Sets that nobody used for 30 days are
-// removed.
+// written, or a full disk, costs only the keeping: the set is then made in `scratch`, a folder of
+// this user alone (made only then), where the others of the machine find it and which it leaves
+// with who made it, or, where that is empty or takes no files either, by each process in a scratch
+// file. Sets that nobody used for 30 days are removed.
 CachedTokens load_or_make_tokens(const std::filesystem::path& folder, const std::string& key,
                                  const std::function<DatasetStats(TokenWriter&)>& make,
                                  SharedProgress* progress = nullptr,
