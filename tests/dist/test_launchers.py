@@ -70,21 +70,27 @@ def test_ranks_of_another_launcher(inputs, tmp_path, expected, launcher):
 def test_rank_0_decides_what_a_restart_goes_on_from(inputs, tmp_path, expected):
     """Ranks of other machines may see what was saved a moment later, by a file system's cache."""
     flags = {**flags_of(inputs, tmp_path), "save_strategy": "steps", "save_steps": 2}
-    run_strata(flags, 2)
+
+    def run(restarts, launched):
+        port = free_port()
+        ranks = [subprocess.Popen([str(PROGRAM), "sft", *flag_words(flags)], stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True,
+                                  env={**environment(), **{k: str(v) for k, v in
+                                                           mpich(rank, port).items()},
+                                       "TORCHELASTIC_RESTART_COUNT": str(restarts),
+                                       "STRATA_LAUNCH_TIME": launched[rank]})
+                 for rank in range(2)]
+        texts = [rank.communicate(timeout=60)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], texts
+        return texts[0]
+
+    assert "restart" not in run(0, ["5.0", "5.0"])
     (tmp_path / "model.safetensors").unlink()
-    port = free_port()
-    started = {0: "1.0", 1: "9000000000.0"}  # for rank 1 `latest` is of an earlier run
-    ranks = [subprocess.Popen([str(PROGRAM), "sft", *flag_words(flags)], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True,
-                              env={**environment(), **{k: str(v) for k, v in
-                                                       mpich(rank, port).items()},
-                                   "TORCHELASTIC_RESTART_COUNT": "1",
-                                   "STRATA_LAUNCH_TIME": started[rank]})
-             for rank in range(2)]
-    texts = [rank.communicate(timeout=60)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], texts
-    assert "going on from the newest checkpoint" in texts[0]
+    # For rank 1 what was saved is another launcher's.
+    assert "going on from the newest checkpoint" in run(1, ["5.0", "7.0"])
     assert weights(tmp_path) == expected
+    # For rank 0 it is.
+    assert "nothing was saved yet, starting from the beginning" in run(1, ["7.0", "5.0"])
 
 
 def test_torchrun(inputs, tmp_path, expected):
