@@ -107,6 +107,7 @@ void attention_cases(benchmark::internal::Benchmark* b) {
   b->ArgNames({"bf16", "heads", "kv", "channels", "length"})->Unit(benchmark::kMillisecond);
   for (const int64_t bf16 : {0, 1}) b->Args({bf16, 8, 4, 64, 512});
   b->Args({0, 8, 8, 64, 512});
+  b->Args({0, 8, 2, 64, 256});
   b->Args({0, 8, 2, 128, 512});
   b->Args({0, 8, 2, 64, 2048});
   b->Args({1, 8, 2, 64, 2048});

@@ -79,7 +79,7 @@ struct BackwardBuffers {
   float *q, *dout, *dq;  // [rows, width_]
   float *scores, *grad;
   float* slopes;       // of capped scores
-  float *lse, *delta;  // of each row; delta = sum(dout * out)
+  float *lse, *delta;  // of each row; delta = sum(p * dp)
 };
 
 class BackwardTask : AttentionTask {
@@ -88,6 +88,9 @@ class BackwardTask : AttentionTask {
   void run(const AttentionGradientViews& g);
 
  private:
+  bool sees_one_block(const QueryBlock& block) const {
+    return seen_keys(block) - first_seen_key(block) <= block_keys_;
+  }
   void load(const QueryBlock& block, const AttentionGradientViews& g, BackwardBuffers& s) const;
   void differentiate(const QueryBlock& block, BackwardBuffers& s, float* dbias);
 };
@@ -96,7 +99,12 @@ void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g
                         BackwardBuffers& s) const {
   copy_rows(block, a_.q, a_.scale, s.q);
   copy_rows(block, g.dout, 1.0f, s.dout);
-  dot_rows(head_rows(block, g.out, /*scratch=*/s.dq), s.dout, width_, s.delta);
+  // dout * out is that sum without a look at all keys. Rows of one block take the sum itself: what
+  // rounding puts into all of a row's dp cancels in it, and its ds add up to nothing, as they must
+  // where keys are much alike.
+  if (!sees_one_block(block)) {
+    dot_rows(head_rows(block, g.out, /*scratch=*/s.dq), s.dout, width_, s.delta);
+  }
   for (int64_t r = 0; r < block.rows; ++r) s.lse[r] = *lse_at(block, r);
 }
 
@@ -106,6 +114,7 @@ void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g
 // are capped, the products get ds times the cap's slope.
 void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, float* dbias) {
   const int64_t begin = first_seen_key(block), end = seen_keys(block);
+  const float* delta = sees_one_block(block) ? nullptr : s.delta;
   for (int64_t key = begin; key < end; key += block_keys_) {
     const int64_t keys = std::min(block_keys_, end - key);
     count_visible(block, key, keys);
@@ -116,7 +125,7 @@ void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, fl
     hide(block, key, s.scores);
     make_scores(block, s.dout, s.transposed_values, key, keys, s.grad);
     drop(block, key, s.grad);
-    softmax_backward_block(scores, s.lse, s.delta, s.grad);
+    softmax_backward_block(scores, s.lse, delta, s.grad);
     add_bias_gradient(block, key, s.grad, dbias);
     if (a_.softcap > 0) multiply_scores(scores, s.slopes, s.grad);
     drop(block, key, s.scores);

@@ -23,7 +23,8 @@ struct ScoreBlock {
 void softmax_block(const ScoreBlock& block, float* max, float* sum, float* correction);
 
 // Probabilities from scores and the forward's lse [rows], 0 where masked, as far as above; then
-// grad = probability * (grad - delta), the gradient of the scores. delta: [rows]; grad: as scores.
+// grad = probability * (grad - delta), the gradient of the scores. delta: [rows], the sum of
+// probability * grad over all that the row sees; null: the block has all of it. grad: as scores.
 void softmax_backward_block(const ScoreBlock& block, const float* lse, const float* delta,
                             float* grad);
 

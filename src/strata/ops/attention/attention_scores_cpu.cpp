@@ -52,6 +52,19 @@ STRATA_INLINE float exponentials_of_row(float* row, int64_t n, float max) {
   return sum;
 }
 
+// Turns the row into probabilities and returns the sum of their products with `grad`.
+STRATA_INLINE float probabilities_of_row(float* __restrict row, const float* __restrict grad,
+                                         int64_t n, float lse) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < n; ++j) {
+    const float p = exp_below_one(row[j] - lse);
+    row[j] = p;
+    sum += p * grad[j];
+  }
+  return sum;
+}
+
 }  // namespace
 
 // All maxima come before the first exponential: exponentials that wait for the end of a reduction
@@ -92,11 +105,16 @@ STRATA_VECTORIZED void softmax_backward_block(const ScoreBlock& block, const flo
     float* __restrict grad_row = grad + r * block.stride;
     const int64_t n = mask_row(row, block.visible[r]);
     const float row_lse = lse[r];
-    const float row_delta = delta[r];
-    for (int64_t j = 0; j < n; ++j) {
-      const float p = exp_below_one(row[j] - row_lse);
-      row[j] = p;
-      grad_row[j] = p * (grad_row[j] - row_delta);
+    if (delta == nullptr) {
+      const float row_delta = probabilities_of_row(row, grad_row, n, row_lse);
+      for (int64_t j = 0; j < n; ++j) grad_row[j] = row[j] * (grad_row[j] - row_delta);
+    } else {
+      const float row_delta = delta[r];
+      for (int64_t j = 0; j < n; ++j) {
+        const float p = exp_below_one(row[j] - row_lse);
+        row[j] = p;
+        grad_row[j] = p * (grad_row[j] - row_delta);
+      }
     }
     zero_next(row, n, block.columns);
     zero_next(grad_row, n, block.columns);
