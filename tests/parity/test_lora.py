@@ -375,7 +375,7 @@ def probe_name(name):
 # see test_bfloat16_is_as_close_to_float32_as_peft.
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "starcoder2_all", "cohere_all", "phi", "phi_vera",
-              "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all",
+              "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all", "opt_vera", "stablelm_vera",
               "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus", "lfm2", "granite_hybrid", "bamba", "falcon_h1", "nemotron_h")))}
 
 

@@ -1,6 +1,7 @@
 // The loops of attention_scores.h, vectorised for three instruction sets. Never: a product.
 #include "strata/ops/attention/attention_scores.h"
 
+#include <cmath>
 #include <limits>
 
 #include "strata/ops/matmul/block_product.h"
@@ -52,17 +53,21 @@ STRATA_INLINE float exponentials_of_row(float* row, int64_t n, float max) {
   return sum;
 }
 
-// Turns the row into probabilities and returns the sum of their products with `grad`.
+// Turns the row into probabilities and returns the sum of their products with `grad`. lse, rounded,
+// makes all of a row too large or too small by one factor, which the products have beside the sum
+// already: it is taken out. Where the sum is farther from one than that, a sink has the rest.
 STRATA_INLINE float probabilities_of_row(float* __restrict row, const float* __restrict grad,
                                          int64_t n, float lse) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
+  float sum = 0, products = 0;
+#pragma omp simd reduction(+ : sum, products)
   for (int64_t j = 0; j < n; ++j) {
     const float p = exp_below_one(row[j] - lse);
     row[j] = p;
-    sum += p * grad[j];
+    sum += p;
+    products += p * grad[j];
   }
-  return sum;
+  const float rounding = 4 * std::numeric_limits<float>::epsilon() * (1 + std::abs(lse));
+  return std::abs(sum - 1) <= rounding ? products / sum : products;
 }
 
 }  // namespace
