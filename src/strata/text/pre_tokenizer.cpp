@@ -21,7 +21,6 @@ class Split : public PreTokenizer {
         invert_(invert) {}
 
   void split(const Piece& piece, Arena&, std::vector<Piece>& out) const override {
-    // The known splits match everything, so that their matches are the isolated parts.
     if (fast_ != nullptr && behavior_ == Behavior::kIsolated) return fast_(piece, out);
     split_at(piece, pattern_.find_all(piece.text), behavior_, invert_, out);
   }

@@ -202,6 +202,11 @@ bool is_regex_mark(char32_t code_point) {
   return has_property(code_point, type);
 }
 
+bool is_regex_symbol(char32_t code_point) {
+  static const OnigCtype punctuation = property("P"), symbol = property("S");
+  return has_property(code_point, punctuation) || has_property(code_point, symbol);
+}
+
 bool is_regex_number(char32_t code_point) {
   static const OnigCtype type = property("N");
   return has_property(code_point, type);

@@ -40,6 +40,7 @@ bool is_regex_lower(char32_t code_point);  // Ll
 bool is_regex_mark(char32_t code_point);
 bool is_regex_number(char32_t code_point);
 bool is_regex_space(char32_t code_point);
+bool is_regex_symbol(char32_t code_point);  // P, S
 // A number for the script of a character; -1 if the tables have none.
 int script_of(char32_t code_point);
 

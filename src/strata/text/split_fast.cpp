@@ -10,7 +10,17 @@
 namespace strata::text {
 namespace {
 
-enum class Category : uint8_t { kUnknown, kUpper, kLower, kLetter, kMark, kNumber, kSpace, kOther };
+enum class Category : uint8_t {
+  kUnknown,
+  kUpper,
+  kLower,
+  kLetter,
+  kMark,
+  kNumber,
+  kSpace,
+  kSymbol,
+  kOther
+};
 
 Category look_up(char32_t c) {
   if (is_regex_letter(c)) {
@@ -18,10 +28,11 @@ Category look_up(char32_t c) {
            : is_regex_lower(c) ? Category::kLower
                                : Category::kLetter;
   }
-  return is_regex_number(c)  ? Category::kNumber
-         : is_regex_space(c) ? Category::kSpace
-         : is_regex_mark(c)  ? Category::kMark
-                             : Category::kOther;
+  return is_regex_number(c)   ? Category::kNumber
+         : is_regex_space(c)  ? Category::kSpace
+         : is_regex_mark(c)   ? Category::kMark
+         : is_regex_symbol(c) ? Category::kSymbol
+                              : Category::kOther;
 }
 
 // Oniguruma searches its tables for each; those of a text are mostly few.
@@ -252,6 +263,78 @@ void split_tekken(const Piece& piece, std::vector<Piece>& out) {
   }
 }
 
+void split_digits3(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece);
+  for (size_t at = 0, end; at < scanner.size(); at = end) {
+    end = scanner.run(at, Kind::kNumber, 3);
+    if (end == at) {
+      while (end < scanner.size() && scanner.kind(end) != Kind::kNumber) end = scanner.next(end);
+    }
+    out.push_back(piece.sub(at, end));
+  }
+}
+
+void split_ideographs(const Piece& piece, std::vector<Piece>& out) {
+  const std::string_view text = piece.text;
+  // None begins with a smaller byte.
+  const auto is_one = [text](size_t at) {
+    if (static_cast<uint8_t>(text[at]) < 0xE3) return false;
+    const char32_t c = decode_char(text, at);
+    return (c >= 0x4E00 && c <= 0x9FA5) || (c >= 0x3040 && c <= 0x30FF);
+  };
+  for (size_t at = 0, end; at < text.size(); at = end) {
+    const bool are_ones = is_one(at);
+    end = at;
+    do {
+      end += char_length(text, end);
+    } while (end < text.size() && is_one(end) == are_ones);
+    out.push_back(piece.sub(at, end));
+  }
+}
+
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// `at`: nothing of the pattern begins there.
+size_t match_deepseek(const Scanner& s, size_t at) {
+  const Category category = s.category(at);
+  const bool is_symbol = category == Category::kSymbol;
+  if (is_symbol && static_cast<uint8_t>(s.byte(at)) < 128 && is_ascii_letter(s.byte(at + 1))) {
+    size_t end = at + 2;
+    while (is_ascii_letter(s.byte(end))) ++end;
+    return end;
+  }
+  const Kind kind = s.kind(at);  // marks are letters here
+  if (kind == Kind::kLetter) return s.run(at, Kind::kLetter);
+  const size_t after = s.next(at);
+  if (!is_symbol && !s.is_newline(at) && s.kind(after) == Kind::kLetter) {
+    return s.run(after, Kind::kLetter);
+  }
+  size_t end = s.byte(at) == ' ' ? after : at;
+  if (s.category(end) == Category::kSymbol) {
+    while (s.category(end) == Category::kSymbol) end = s.next(end);
+    while (s.is_newline(end)) ++end;
+    return end;
+  }
+  return kind == Kind::kSpace ? match_spaces(s, at) : at;
+}
+
+// What lies between matches is a piece as well.
+void split_deepseek(const Piece& piece, std::vector<Piece>& out) {
+  const Scanner scanner(piece, /*joins_marks=*/true);
+  size_t begin = 0;  // of what does not match
+  for (size_t at = 0; at < scanner.size();) {
+    const size_t end = match_deepseek(scanner, at);
+    if (end == at) {
+      at = scanner.next(at);
+      continue;
+    }
+    if (begin < at) out.push_back(piece.sub(begin, at));
+    out.push_back(piece.sub(at, end));
+    begin = at = end;
+  }
+  if (begin < scanner.size()) out.push_back(piece.sub(begin, scanner.size()));
+}
+
 }  // namespace
 
 void split_gpt2(const Piece& piece, std::vector<Piece>& out) {
@@ -269,6 +352,9 @@ FastSplit find_fast_split(std::string_view pattern) {
   if (pattern == kQwen35Pattern) return split_qwen35;
   if (pattern == kO200kPattern) return split_o200k;
   if (pattern == kTekkenPattern) return split_tekken;
+  if (pattern == kDigits3Pattern) return split_digits3;
+  if (pattern == kIdeographsPattern) return split_ideographs;
+  if (pattern == kDeepSeekPattern) return split_deepseek;
   return nullptr;
 }
 

@@ -1,7 +1,7 @@
 // Hand-written equals of the split patterns that most models share (GPT-2, Llama 3, Qwen 2
-// and 3.5, o200k of gpt-oss and Llama 4, Mistral's Tekken); the general way is regex.h. Character
-// classes are Oniguruma's own tables, and a test compares both on random text: a pattern without
-// such a test does not belong here.
+// and 3.5, o200k of gpt-oss and Llama 4, Mistral's Tekken, DeepSeek's); the general way is regex.h.
+// Character classes are Oniguruma's own tables, and a test compares both on random text: a pattern
+// without such a test does not belong here.
 #pragma once
 
 #include <string_view>
@@ -29,7 +29,15 @@ inline constexpr std::string_view kTekkenPattern =
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Appends the matches of the pattern, which together cover the piece.
+// The three that follow each other in DeepSeek-V3 and R1.
+inline constexpr std::string_view kDigits3Pattern = R"(\p{N}{1,3})";
+inline constexpr std::string_view kIdeographsPattern = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
+inline constexpr std::string_view kDeepSeekPattern =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+)"
+    "|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+"
+    R"(|\s+(?!\S)|\s+)";
+
+// Appends the matches of the pattern and what lies between them, which together cover the piece.
 using FastSplit = void (*)(const Piece& piece, std::vector<Piece>& out);
 
 // The splitter equal to `pattern`, or nullptr if there is none.

@@ -25,10 +25,16 @@ std::vector<std::string> split(FastSplit fast, const std::string& text) {
   return out;
 }
 
+// The matches, and what lies between them.
 std::vector<std::string> match(const Regex& regex, const std::string& text) {
   std::vector<std::string> out;
-  for (const auto& [begin, end] : regex.find_all(text))
+  size_t done = 0;
+  for (const auto& [begin, end] : regex.find_all(text)) {
+    if (begin > done) out.push_back(text.substr(done, begin - done));
     out.push_back(text.substr(begin, end - begin));
+    done = end;
+  }
+  if (done < text.size()) out.push_back(text.substr(done));
   return out;
 }
 
@@ -40,7 +46,8 @@ TEST_P(FastSplitTest, EqualsThePattern) {
   const Regex regex{std::string(GetParam())};
   const std::u32string common =
       U" \t\n\r'sStTrReEvVmMlLdDaZ019.,!-_/\u00a0\u0085\u2028\u3000\u017f\u212a"
-      U"éßΣ漢カǅʰª\u0301\u0300\u20dd\u093e\u200d²Ⅷ٣😀";
+      U"éßΣ漢カぁ\u9fa5\u9fa6\u303f\u3040\u30ff\u3100$|~"
+      U"\u0001\ue000ǅʰª\u0301\u0300\u20dd\u093e\u200d²Ⅷ٣😀";
   std::mt19937 random(11);
   for (int round = 0; round < 30'000; ++round) {
     std::string text;
@@ -73,13 +80,23 @@ TEST_P(FastSplitTest, ClassifiesEveryCharacterAsThePattern) {
 
 INSTANTIATE_TEST_SUITE_P(Patterns, FastSplitTest,
                          ::testing::Values(kGpt2Pattern, kLlama3Pattern, kQwen2Pattern,
-                                           kQwen35Pattern, kO200kPattern, kTekkenPattern));
+                                           kQwen35Pattern, kO200kPattern, kTekkenPattern,
+                                           kDigits3Pattern, kIdeographsPattern, kDeepSeekPattern));
 
 TEST(O200kSplit, PublishedValues) {
   const FastSplit fast = find_fast_split(kO200kPattern);
   EXPECT_THAT(split(fast, "HelloWorld don't"), ElementsAre("Hello", "World", " don't"));
   EXPECT_THAT(split(fast, "HTTPServer ABC's"), ElementsAre("HTTPServer", " ABC's"));
   EXPECT_THAT(split(fast, "a/b//\n12345"), ElementsAre("a", "/b", "//\n", "123", "45"));
+}
+
+TEST(DeepSeekSplit, PublishedValues) {
+  const FastSplit fast = find_fast_split(kDeepSeekPattern);
+  EXPECT_THAT(split(fast, "#include <stdio.h>\n"),
+              ElementsAre("#include", " <", "stdio", ".h", ">\n"));
+  EXPECT_THAT(split(find_fast_split(kDigits3Pattern), "a1234b"), ElementsAre("a", "123", "4", "b"));
+  EXPECT_THAT(split(find_fast_split(kIdeographsPattern), "a漢字かb"),
+              ElementsAre("a", "漢字か", "b"));
 }
 
 TEST(Llama3Split, PublishedValues) {
