@@ -18,6 +18,7 @@
 #include "strata/data/rows/preference_row.h"
 #include "strata/data/rows/rated_row.h"
 #include "strata/data/rows/row_tokenizer.h"
+#include "strata/data/rows/unfolded_messages.h"
 #include "strata/data/store/waiting_rows.h"
 
 namespace strata::data {
@@ -74,6 +75,7 @@ class Preparation::Steps {
     if (is_full()) return false;
     stats_.num_sources += static_cast<int64_t>(batch.rows.size());
     part_ = batch.part;
+    for (Row& row : batch.rows) unfold_messages(row, options_.dataset_text_field);
     find_format(batch.rows);
     if (!pool_) return true;  // only bad rows so far
     if (format_.kind == RowKind::kMessages || format_.kind == RowKind::kPromptMessages ||

@@ -65,6 +65,38 @@ TEST_F(PrepareSetsTest, DoesNotDependOnTheNumberOfThreads) {
   }
 }
 
+// A batch is taken while the next is in work: what is wrong with both is told of the first.
+TEST_F(PrepareSetsTest, TellsTheFirstBadRowOfSeveralBatches) {
+  const TemporaryFolder folder;
+  for (const int threads : {1, 4}) {
+    options_.threads = threads;
+    std::string text;
+    for (int i = 1; i <= 4000; ++i) {
+      const bool is_bad = i == 1700 || i == 2100 || i == 3999;
+      text += is_bad ? "{\"text\": 3}\n" : "{\"text\": \"a\"}\n";
+    }
+    const DataRequest request{.names = folder.put("a.jsonl", text).string()};
+    EXPECT_THAT(message_of<FormatError>([&] {
+                  prepare_data(request, *tokenizer_, nullptr, options_, [](const ExampleView&) {});
+                }),
+                HasSubstr("a.jsonl:1700: found a number"));
+    // A line that cannot be read is told after bad rows before it.
+    text += "nonsense\n";
+    const DataRequest broken{.names = folder.put("b.jsonl", text).string()};
+    EXPECT_THAT(message_of<FormatError>([&] {
+                  prepare_data(broken, *tokenizer_, nullptr, options_, [](const ExampleView&) {});
+                }),
+                HasSubstr("b.jsonl:1700: found a number"));
+    DataRequest skipping = broken;
+    options_.skip_bad_rows = skipping.load.skip_bad_rows = true;
+    const DatasetStats stats =
+        prepare_data(skipping, *tokenizer_, nullptr, options_, [](const ExampleView&) {});
+    EXPECT_EQ(stats.bad_rows.count, 4);
+    EXPECT_THAT(stats.bad_rows.first, HasSubstr("b.jsonl:1700"));
+    options_.skip_bad_rows = false;
+  }
+}
+
 // Oracle: the rows in memory in the mixture's order, prepared alone.
 TEST_F(PrepareSetsTest, MixesRowsThatWaitOnDisk) {
   const TemporaryFolder folder;

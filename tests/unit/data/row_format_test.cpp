@@ -6,6 +6,7 @@
 
 #include "../temporary_folder.h"
 #include "strata/base/error.h"
+#include "strata/data/rows/unfolded_messages.h"
 
 namespace strata::data {
 namespace {
@@ -114,6 +115,61 @@ TEST(DetectFormat, SaysHowTurnsBecomeMessages) {
               HasSubstr("; did you mean --dataset_columns prompt=question completion=answer?"));
   EXPECT_THAT(error_of(R"({"version": "1", "data": [{"x": 1}]})"),
               HasSubstr("around a list of rows (data)"));
+}
+
+TEST(DetectFormat, SaysHowExportsAreRewritten) {
+  const auto error_of = [](const std::string& json) {
+    return message_of<FormatError>([&] { kind_of(json); });
+  };
+  EXPECT_THAT(
+      error_of(R"({"contents": [{"role": "model", "parts": [{"text": "a"}]}],)"
+               R"( "systemInstruction": {"parts": [{"text": "s"}]}})"),
+      AllOf(
+          HasSubstr("f.jsonl:3: found a conversation as Gemini has it (\"parts\" in \"contents\"), "
+                    "expected \"messages\"; write them so: jq -c '(arrays[],objects)|.messages=["),
+          HasSubstr("|.system=(.systemInstruction|"), HasSubstr("' f.jsonl > rewritten.jsonl")));
+  EXPECT_THAT(error_of(R"({"input": {"messages": []}, "preferred_output": [],)"
+                       R"( "non_preferred_output": []})"),
+              AllOf(HasSubstr("found preferences as OpenAI has them"),
+                    HasSubstr("|.chosen=.preferred_output|"), HasSubstr("for strata dpo")));
+  EXPECT_THAT(error_of(R"({"system": "SYSTEM: s", "chat": "USER: q\n\n\nASSISTANT: a"})"),
+              HasSubstr("found a conversation as one text"));
+  EXPECT_THAT(error_of(R"({"chat": "hello"})"), HasSubstr("found columns [chat]"));
+}
+
+TEST(UnfoldMessages, MakesListsOfTextsAndOfListsSideBySide) {
+  const auto unfolded = [](const std::string& json, const std::string& text_field = "text") {
+    Row row = row_of(json);
+    unfold_messages(row, text_field);
+    return row.fields;
+  };
+  const Json expected = Json::parse(
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})");
+  EXPECT_EQ(unfolded(R"({"messages": " [{\"role\": \"user\", \"content\": \"q\"},)"
+                     R"( {\"role\": \"assistant\", \"content\": \"a\"}]"})"),
+            expected);
+  EXPECT_EQ(unfolded(R"({"messages": {"role": ["user", "assistant"], "content": ["q", "a"]}})"),
+            expected);
+  EXPECT_EQ(unfolded(R"({"conversations": {"from": ["human"], "value": ["q"]}})"),
+            Json::parse(R"({"conversations": [{"from": "human", "value": "q"}]})"));
+  // What is something else stays as it is.
+  for (const char* other :
+       {R"({"messages": "[no json"})", R"({"messages": "{}"})", R"({"messages": ""})",
+        R"({"messages": "[1]", "text": "x"})", R"({"messages": {"role": ["a"], "content": []}})",
+        R"({"messages": {"role": "user", "content": "q"}})", R"({"messages": {"a": [1]}})",
+        R"({"messages": null})", R"({"dialog": "[1]"})"}) {
+    EXPECT_EQ(unfolded(other), Json::parse(other));
+  }
+  EXPECT_EQ(unfolded(R"({"messages": "[1]"})", "messages"), Json::parse(R"({"messages": "[1]"})"));
+}
+
+TEST(ReadMessages, SaysHowPythonsTextBecomesJson) {
+  Row row = row_of(R"({"messages": "[{'role': 'user', 'content': 'q'}]"})");
+  row.file = std::make_shared<const std::string>("f.csv");
+  EXPECT_THAT(
+      message_of<FormatError>([&] { read_messages(row, "messages"); }),
+      AllOf(HasSubstr("; it is as Python prints it, write it as JSON: python3 -c 'import ast"),
+            HasSubstr("csv.DictReader(sys.stdin)]' < f.csv > rewritten.jsonl")));
 }
 
 TEST(RequireFormat, NamesBothRowsOfAMixedSet) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
+#include "strata/data/files/known_exports.h"
 
 namespace strata::data {
 namespace {
@@ -182,6 +184,7 @@ std::string column_names(const Row& row) {
 }
 
 void refuse_columns(const Row& row, const std::string& text_field) {
+  refuse_known_exports(row);
   if (const Json* tree = row.find("mapping"); tree != nullptr && tree->is_object()) {
     throw FormatError(
         "{}: found a conversation as ChatGPT exports it (a tree of messages in \"mapping\"), "
@@ -213,14 +216,17 @@ void refuse_lists_of_rows(const Json& object, const std::string& place, const st
     if (is_list_of_rows(value) && advise_messages(key, value).empty()) keys.push_back(key);
   }
   if (keys.empty()) return;
+  // The command must not write over what it reads.
+  const bool is_itself = std::filesystem::path(file).filename() == keys[0] + ".jsonl";
   throw FormatError(
       "{}: found one object around {} of rows ({}), expected one row on each line, or an array of "
       "rows; write each list into a file of its own: jq -c '.[{}][]' {} > {}.jsonl",
       place, keys.size() == 1 ? "a list" : "lists", fmt::join(keys, ", "), quote_json(keys[0]),
-      file, keys.size() == 1 ? "train" : keys[0]);
+      file, keys.size() == 1 || is_itself ? "rewritten" : keys[0]);
 }
 
 void refuse_as_preference(const Row& row, const std::string& text_field) {
+  refuse_known_exports(row);
   if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
   const std::string hint = misspelt(row, std::vector<std::string>{"prompt", "chosen", "rejected"});
   for (const auto& [there, missing] : {std::pair("chosen", "rejected"), {"rejected", "chosen"}}) {
@@ -248,6 +254,7 @@ void refuse_as_preference(const Row& row, const std::string& text_field) {
 }
 
 void refuse_as_rated(const Row& row, const std::string& text_field) {
+  refuse_known_exports(row);
   if (row.file) refuse_lists_of_rows(row.fields, row.where(), *row.file);
   const auto has = [&row](const char* column) { return row.find(column) != nullptr; };
   if (has("chosen") && has("rejected") && has("label") && !has("completion")) {

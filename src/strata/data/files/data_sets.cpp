@@ -8,6 +8,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
+#include "strata/data/files/file_format.h"
 #include "strata/data/files/split_files.h"
 #include "strata/data/files/split_spec.h"
 #include "strata/data/random.h"

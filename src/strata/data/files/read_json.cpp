@@ -175,7 +175,7 @@ void reject_object_over_lines(std::string_view text, const std::string& file) {
   refuse_lists_of_rows(object, file, file);
   throw FormatError(
       "{}: found one object over several lines, expected one row on each line, or an array of "
-      "rows; write it on one line: jq -c . {} > train.jsonl",
+      "rows; write it on one line: jq -c . {} > rewritten.jsonl",
       file, file);
 }
 

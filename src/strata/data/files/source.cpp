@@ -10,6 +10,7 @@
 #include "strata/base/error.h"
 #include "strata/base/scratch_file.h"
 #include "strata/data/files/decompress.h"
+#include "strata/data/files/file_format.h"
 #include "strata/data/files/row_collector.h"
 #include "strata/data/files/split_files.h"
 #include "strata/data/store/file_writer.h"

@@ -12,6 +12,7 @@
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
 #include "strata/data/files/dataset_card.h"
+#include "strata/data/files/file_format.h"
 #include "strata/data/files/folder_patterns.h"
 #include "strata/data/files/shard_names.h"
 #include "strata/data/files/source.h"
@@ -188,33 +189,6 @@ std::vector<fs::path> match_pattern(const fs::path& pattern) {
   }
   return files;
 }
-
-}  // namespace
-
-FileFormat file_format(const fs::path& path) {
-  static const std::set<std::string> kText = {".jsonl", ".json", ".csv", ".tsv", ".txt"};
-  // The same under two names.
-  const auto known = [](const fs::path& ending) {
-    const std::string text = lower(ending.string());
-    return text == ".ndjson" ? ".jsonl" : text;
-  };
-  const std::string extension = known(path.extension());
-  if (extension == ".parquet" || extension == ".arrow" || kText.contains(extension)) {
-    // Notes beside the data, which save_to_disk and the Hub write.
-    static const std::set<std::string> kNotes = {"config.json", "dataset_info.json",
-                                                 "dataset_infos.json", "dataset_dict.json",
-                                                 "state.json"};
-    if (kNotes.contains(path.filename().string())) return {};
-    return {.extension = extension};
-  }
-  const std::string inner = known(path.stem().extension());
-  if ((extension == ".gz" || extension == ".zst") && kText.contains(inner)) {
-    return {.extension = inner, .is_compressed = true};
-  }
-  return {};
-}
-
-namespace {
 
 // The readable files below the folder by the words in their names.
 std::map<std::string, std::vector<std::string>> splits_by_words(const fs::path& folder) {

@@ -7,13 +7,6 @@
 
 namespace strata::data {
 
-// What a file's name says about its content.
-struct FileFormat {
-  std::string extension;       // ".jsonl", ".csv", ...; empty: none that is read
-  bool is_compressed = false;  // .gz or .zst behind it
-};
-FileFormat file_format(const std::filesystem::path& path);
-
 // The files of `split` in reading order. See read_split for the places and their order.
 // `configuration`: of the data set's card (dataset_card.h), or else a folder in it; empty: the
 // card's default, or the whole folder.

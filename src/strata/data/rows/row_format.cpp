@@ -10,6 +10,7 @@
 #include "strata/base/exact_json.h"
 #include "strata/data/dataset_stats.h"
 #include "strata/data/files/column_advice.h"
+#include "strata/data/files/known_exports.h"
 #include "strata/data/rows/preference_row.h"
 
 namespace strata::data {
@@ -242,15 +243,22 @@ void add_history(const Row& row, Json& messages) {
   }
 }
 
+// What to do about a list that is a text, where it is none in JSON.
+std::string advise_text(const Row& row, const std::string& column, const Json* list) {
+  if (list == nullptr || !list->is_string()) return "";
+  const bool is_python = list->get_ref<const std::string&>().starts_with("[{'");
+  const std::string command = is_python && row.file ? literal_command(*row.file, column) : "";
+  if (command.empty()) return "; write the list itself, not its text";
+  return "; it is as Python prints it, write it as JSON: " + command;
+}
+
 enum class Spelling { kRoleContent, kFromValue, kEither };
 
 Json checked_messages(const Row& row, const std::string& column, const Json* list,
                       Spelling spelling) {
   if (list == nullptr || !list->is_array() || list->empty()) {
-    const bool is_text = list != nullptr && list->is_string();
     throw FormatError("{}: found {} in \"{}\", expected a list of messages with role and content{}",
-                      row.where(), type_of(list), column,
-                      is_text ? "; write the list itself, not its text" : "");
+                      row.where(), type_of(list), column, advise_text(row, column, list));
   }
   Json messages = Json::array();
   for (const Json& source : *list) {
