@@ -164,5 +164,20 @@ TEST(FewRows, DoNotDependOnThreads) {
   }
 }
 
+TEST(FewRows, OfIntegersDoNotDependOnThreads) {
+  at::manual_seed(8);
+  const reference::IntCase of{301, 1111, 32, {4, Element::kHalf, true, true}};
+  const QuantizedMatrix weight = reference::random_ints(of, at::kBFloat16, /*even=*/true);
+  const at::Tensor x = at::randn({7, of.columns});
+  const at::Tensor one = at::empty({7, of.rows}), several = at::empty_like(one);
+  const int before = at::get_num_threads();
+  at::set_num_threads(1);
+  ASSERT_TRUE(multiply_few_rows_into(one, x, weight, /*beta=*/0, at::kFloat));
+  at::set_num_threads(3);
+  ASSERT_TRUE(multiply_few_rows_into(several, x, weight, /*beta=*/0, at::kFloat));
+  at::set_num_threads(before);
+  EXPECT_TRUE(at::equal(one, several));
+}
+
 }  // namespace
 }  // namespace strata::ops::quant

@@ -29,7 +29,8 @@ inline const std::vector<IntCase> kIntCases{{3, 7, 3, {4, Element::kHalf, true, 
                                             {6, 33, 7, {8, Element::kBFloat16, false, false}},
                                             {50, 120, 2, {4, Element::kHalf, true, true}},
                                             {7, 331, 34, {4, Element::kFloat, true, false}},
-                                            {5, 333, 64, {4, Element::kBFloat16, true, true}}};
+                                            {5, 333, 64, {4, Element::kBFloat16, true, true}},
+                                            {11, 602, 50, {8, Element::kHalf, true, true}}};
 
 // Every code; zeros beyond them, too. Scales from those whose products are subnormal in fp16 to
 // those whose products are infinite there, or `even` ones.

@@ -3,9 +3,10 @@
 #include <cstring>
 #include <vector>
 
-#include "strata/base/float16.h"
 #include "strata/ops/quant/decode_pairs.h"
+#include "strata/ops/quant/int_scales.h"
 #include "strata/ops/quant/kernels.h"
+#include "strata/ops/quant/rounded_values.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::quant::cpu {
@@ -44,31 +45,6 @@ STRATA_INLINE uint32_t decode_e4m3(uint32_t code) {
 
 STRATA_VECTORIZED void dequantize_fp8(const uint8_t* codes, int64_t n, float scale, float* x) {
   for (int64_t i = 0; i < n; ++i) x[i] = bits_float(decode_e4m3(codes[i])) * scale;
-}
-
-STRATA_VECTORIZED void round_to_bf16(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = from_bf16(to_bf16(x[i]));
-}
-
-// Rounded as float_to_fp16() does and back, without branches: below 2^-14 the unit is that of 0.5,
-// and from 65520 on it is infinity.
-STRATA_INLINE float through_fp16(float x) {
-  const uint32_t bits = float_bits(x), magnitude = bits & 0x7fffffffu;
-  const uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u)) & ~0x1fffu;
-  const uint32_t small = float_bits((bits_float(magnitude) + 0.5f) - 0.5f);
-  const uint32_t unbounded = magnitude < 0x38800000u ? small : normal;
-  const uint32_t bounded = unbounded >= 0x47800000u ? 0x7f800000u : unbounded;
-  const uint32_t rounded = magnitude > 0x7f800000u ? 0x7fc00000u : bounded;
-  return bits_float(rounded | (bits & 0x80000000u));
-}
-
-STRATA_VECTORIZED void round_to_fp16(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = through_fp16(x[i]);
-}
-
-void round_to(Element type, float* x, int64_t n) {
-  if (type == Element::kBFloat16) round_to_bf16(x, n);
-  if (type == Element::kHalf) round_to_fp16(x, n);
 }
 
 // Elements of one row from a column on.
@@ -116,16 +92,6 @@ STRATA_VECTORIZED void scale_group(float* x, int64_t n, float zero, float scale)
   for (int64_t i = 0; i < n; ++i) x[i] = (x[i] - zero) * scale;
 }
 
-float scale_at(const IntGroups& of, int64_t index) {
-  if (of.scale_type == Element::kFloat) return static_cast<const float*>(of.scales)[index];
-  const uint16_t bits = static_cast<const uint16_t*>(of.scales)[index];
-  return of.scale_type == Element::kHalf ? fp16_to_float(bits) : from_bf16(bits);
-}
-
-float zero_at(const IntGroups& of, int64_t index) {
-  return of.zeros == nullptr ? 0.0f : static_cast<float>(of.zeros[index]);
-}
-
 // Columns whose groups are mixed. Where there are more of them than groups, the row's scales are
 // widened once.
 void scale_by_order(const IntGroups& of, int64_t row, int64_t column, int64_t count, float* x) {
@@ -156,15 +122,33 @@ void scale_by_groups(const IntGroups& of, int64_t row, int64_t column, int64_t c
 }
 
 constexpr int64_t kCodes = 16;  // of 4 bits
+constexpr int64_t kGroupsAtOnce = 16;
 
-// What each code of a group stands for: x[0] of the lowest one.
-void values_of_group(const MatrixCodes& matrix, int64_t row, int64_t group, float* x) {
+STRATA_VECTORIZED void values_of_codes(const float* zeros, const float* scales, int64_t groups,
+                                       float* x) {
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int32_t code = 0; code < kCodes; ++code) {
+      x[g * kCodes + code] = (above_middle(code, 8) - zeros[g]) * scales[g];
+    }
+  }
+}
+
+// What the codes of groups of a row stand for, sixteen values each, that of the lowest code first.
+void values_of_groups(const MatrixCodes& matrix, int64_t row, int64_t first, int64_t groups,
+                      float* x) {
   const IntGroups& of = matrix.ints;
-  const int64_t index = row * of.groups + group;
-  for (int32_t code = 0; code < kCodes; ++code) x[code] = above_middle(code, 8);
-  scale_group(x, kCodes, zero_at(of, index), scale_at(of, index));
-  round_to(of.scale_type, x, kCodes);
-  if (matrix.through != of.scale_type) round_to(matrix.through, x, kCodes);
+  float zeros[kGroupsAtOnce], scales[kGroupsAtOnce];
+  for (int64_t done = 0; done < groups; done += kGroupsAtOnce) {
+    const int64_t count = std::min(kGroupsAtOnce, groups - done);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t index = row * of.groups + first + done + i;
+      zeros[i] = zero_at(of, index);
+      scales[i] = scale_at(of, index);
+    }
+    values_of_codes(zeros, scales, count, x + done * kCodes);
+  }
+  round_to(of.scale_type, x, groups * kCodes);
+  if (matrix.through != of.scale_type) round_to(matrix.through, x, groups * kCodes);
 }
 
 // Elements of a row of 4 bits from an even column on, a group at a time: a group has sixteen
@@ -173,13 +157,20 @@ void look_up_groups(const MatrixCodes& matrix, int64_t row, int64_t column, int6
                     float* x) {
   const IntGroups& of = matrix.ints;
   const uint8_t* codes = matrix.codes + row * of.row_bytes;
-  alignas(64) float values[kCodes];
+  alignas(64) float values[kGroupsAtOnce * kCodes];
+  const int64_t end = (column + count - 1) / of.group + 1;
   float last[2];
+  int64_t first = 0, known = 0;  // groups whose values are there
   for (int64_t done = 0; done < count;) {
     const int64_t at = column + done, group = at / of.group;
     const int64_t length = std::min(count - done, (group + 1) * of.group - at);
-    values_of_group(matrix, row, group, values);
-    const CodeValues look_up{values, 1.0f, Element::kFloat, /*low_half_first=*/true};
+    if (group >= first + known) {
+      first = group;
+      known = std::min(kGroupsAtOnce, end - group);
+      values_of_groups(matrix, row, first, known, values);
+    }
+    const CodeValues look_up{values + (group - first) * kCodes, 1.0f, Element::kFloat,
+                             /*low_half_first=*/true};
     decode_pairs(look_up, codes + at / 2, length / 2, x + done);
     if (length % 2 != 0) {  // only where the row ends
       decode_pairs(look_up, codes + (at + length) / 2, 1, last);
@@ -207,9 +198,7 @@ void look_up_by_order(const MatrixCodes& matrix, int64_t row, int64_t column, in
   const IntGroups& of = matrix.ints;
   thread_local std::vector<float> values;
   values.resize(static_cast<size_t>(of.groups * kCodes));
-  for (int64_t g = 0; g < of.groups; ++g) {
-    values_of_group(matrix, row, g, values.data() + g * kCodes);
-  }
+  values_of_groups(matrix, row, /*first=*/0, of.groups, values.data());
   const uint8_t* codes = matrix.codes + row * of.row_bytes + column / 2;
   constexpr int64_t kAtOnce = 512;
   uint8_t split[kAtOnce];

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "strata/base/float16.h"
 #include "strata/ops/line_buffer.h"
+#include "strata/ops/quant/int_rows.h"
 #include "strata/ops/quant/kernels.h"
 #include "strata/ops/quant/mxfp4_rows.h"
+#include "strata/ops/quant/rounded_values.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::quant::cpu {
@@ -20,10 +21,6 @@ typedef float Lanes4 __attribute__((vector_size(16)));
 typedef float Lanes8 __attribute__((vector_size(32)));
 typedef float Lanes16 __attribute__((vector_size(64)));
 
-STRATA_VECTORIZED void round_to_bf16(float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) x[i] = from_bf16(to_bf16(x[i]));
-}
-
 bool is_in_4_bits(const MatrixCodes& matrix) {
   return matrix.kind == Kind::kNf4 || matrix.kind == Kind::kFp4;
 }
@@ -32,7 +29,7 @@ void decode(const MatrixCodes& matrix, const FewRows& product, int64_t begin, in
             float* to) {
   dequantize(matrix, begin, count, to);
   const bool is_rounded = matrix.through == Element::kBFloat16;
-  if (product.rounds_to_bf16 && !is_rounded) round_to_bf16(to, count);
+  if (product.rounds_to_bf16 && !is_rounded) round_to(Element::kBFloat16, to, count);
 }
 
 // Sums over a part of the inner dimension.
@@ -171,6 +168,9 @@ void multiply_plain(const MatrixCodes& matrix, const FewRows& product) {
 }  // namespace
 
 void multiply_few_rows(const MatrixCodes& matrix, const FewRows& product) {
+  if (matrix.ints.order != nullptr && !product.back) {
+    return multiply_few_rows_of_ints(matrix, product);
+  }
   MatrixCodes own = matrix;
   // Of 4 bits the sixteen values of a block are rounded instead of all its elements.
   if (is_in_4_bits(own) && product.rounds_to_bf16) own.through = Element::kBFloat16;
@@ -186,10 +186,8 @@ void multiply_few_rows(const Mxfp4Codes& matrix, const FewRows& product, bool th
                       [&](int64_t column, int64_t begin, int64_t count, float* to) {
                         decode_mxfp4_row(matrix, column, begin, count, to);
                         if (!through_half) return;  // each value is one of bf16
-                        for (int64_t i = 0; i < count; ++i) {
-                          to[i] = fp16_to_float(float_to_fp16(to[i]));
-                        }
-                        if (product.rounds_to_bf16) round_to_bf16(to, count);
+                        round_to(Element::kHalf, to, count);
+                        if (product.rounds_to_bf16) round_to(Element::kBFloat16, to, count);
                       });
 }
 
