@@ -14,6 +14,8 @@
 #include "strata/memory/plan_text.h"
 #include "strata/models/registry.h"
 #include "strata/ops/attention/attention.h"
+#include "strata/ops/matmul/matmul.h"
+#include "strata/ops/quant/quantized.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::memory {
@@ -252,6 +254,46 @@ TEST(Plan, BesideAGpuAttentionInFp32CopiesHeadsThatDoNotLieAlone) {
   // FlashAttention reads slices.
   EXPECT_EQ(peaks(kHeads, /*are_slices=*/true, at::kBFloat16),
             peaks(kHeads, /*are_slices=*/false, at::kBFloat16));
+}
+
+// The oracle is the account of the allocator while they run.
+TEST(Plan, KnowsWhatProductsOfMklTakeBesideTheirResults) {
+  ASSERT_TRUE(install_cpu_allocator(/*even_in_sanitized_builds=*/true));
+  const ops::CpuProducts before = ops::cpu_products();
+  ops::choose_cpu_products(ops::CpuProducts::kMkl);
+  constexpr int64_t kTokens = 128, kIn = 2048, kOut = 1536, kRank = 16;
+  const auto most_beside = [&](Account& account, at::Device device) {
+    const auto zeros = [&](int64_t rows, int64_t columns) {
+      return at::zeros({rows, columns}, at::device(device));
+    };
+    const at::Tensor x = zeros(kTokens, kIn), y = zeros(kTokens, kOut);
+    const at::Tensor hidden = zeros(kTokens, kRank), gradient = zeros(kOut, kRank);
+    ops::quant::QuantizedMatrix weight{{}, kOut, kIn, {}};
+    weight.bytes = at::zeros({weight.layout().total}, at::TensorOptions(device).dtype(at::kByte));
+    std::vector<int64_t> most;
+    const auto note = [&](const auto& multiply) {
+      account.take_high_water();
+      const int64_t given = account.bytes_in_use();
+      multiply();
+      most.push_back(account.take_high_water() - given);
+    };
+    // A narrow gradient is made as its transpose.
+    note([&] { ops::matmul_into(gradient, y, hidden, {.a = true}, /*beta=*/1); });
+    note([&] { ops::matmul_into(gradient.narrow(0, 0, kRank), hidden, hidden, {.a = true}, 0); });
+    note([&] {
+      ops::quant::matmul_into(y, x, weight, /*transposed=*/true, /*beta=*/0, at::kFloat);
+    });
+    note([&] {
+      ops::quant::matmul_into(x, y, weight, /*transposed=*/false, /*beta=*/0, at::kFloat);
+    });
+    return most;
+  };
+  const std::vector<int64_t> measured = most_beside(*cpu_account(), at::kCPU);
+  Imagined imagined;
+  EXPECT_EQ(most_beside(imagined.account(), at::kMeta), measured);
+  const int64_t block = (4 << 20) / (4 * kIn) * 4 * kIn;
+  EXPECT_EQ(measured, (std::vector<int64_t>{4 * kOut * kRank, 0, block, block}));
+  ops::choose_cpu_products(before);
 }
 
 TEST(Plan, WireBytesGrowWithMicroSteps) {

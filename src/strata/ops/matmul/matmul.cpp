@@ -41,7 +41,7 @@ std::atomic<CpuProducts>& products_to_use() {
 }
 
 bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
-  if (!c.is_cpu()) return false;
+  if (is_for_cuda(c)) return false;
   if (multiplies_own_pairs(a)) return true;  // also few rows, which libtorch multiplies faster
   // libtorch rounds what it sums to bf16 before it is anybody's fp32.
   if (is_bf16(a) && c.scalar_type() == at::kFloat) return true;
@@ -57,8 +57,14 @@ bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
 // its transpose.
 constexpr int64_t kNarrow = 64;
 bool is_faster_transposed(const at::Tensor& c, Transposes transposes) {
-  return c.is_cpu() && c.scalar_type() == at::kFloat && transposes.a && !transposes.b &&
+  return !is_for_cuda(c) && c.scalar_type() == at::kFloat && transposes.a && !transposes.b &&
          c.size(1) <= kNarrow && c.size(0) > 2 * c.size(1);
+}
+
+// What such a product takes beside c for a moment.
+void plan_with_aten(const at::Tensor& c, const at::Tensor& a, Transposes transposes) {
+  const bool is_copied = c.scalar_type() != a.scalar_type() || is_faster_transposed(c, transposes);
+  if (is_copied && !is_for_cuda(c)) (void)at::empty({c.size(1), c.size(0)}, a.options());
 }
 
 void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
@@ -123,7 +129,11 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const at::Tensor& b, Transpo
   check_type(kOp, "b", b, a.scalar_type());
   if (beta != 0 && beta != 1) throw InternalError("matmul: found beta {}, expected 0 or 1", beta);
   check_last_dim_contiguous(kOp, "c", c);
-  if (rows == 0 || columns == 0 || c.is_meta()) return;
+  if (rows == 0 || columns == 0) return;
+  if (c.is_meta()) {
+    if (!use_own_kernel(c, a)) plan_with_aten(c, a, transposes);
+    return;
+  }
   const ActivityTimer timer(Activity::kMatrixProducts);
   const bool by_columns = is_row_by_columns(c, a, b, transposes);
   if (!by_columns && !use_own_kernel(c, a)) return multiply_with_aten(c, a, b, transposes, beta);

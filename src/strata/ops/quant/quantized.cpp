@@ -158,25 +158,25 @@ void decode_rows(const cpu::MatrixCodes& codes, int64_t begin, int64_t end, Elem
 }
 
 // Blocks of rows are decoded for MKL's products one after the other: the whole weight is never
-// there.
+// there. (MKL packs each once more: few megabytes, of which no plan knows.)
 void multiply_decoded_blocks(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b,
-                             const cpu::MatrixCodes& codes, bool transposed, float beta) {
-  // A plan knows of no such block, and MKL packs it once more: few megabytes.
+                             const at::Tensor& scales, bool transposed, float beta) {
   constexpr int64_t kBytesAtOnce = 4 << 20, kFewestRows = 128;
   const int64_t fitting =
       kBytesAtOnce / (std::max<int64_t>(b.columns, 1) * static_cast<int64_t>(sizeof(float)));
   const int64_t at_once = std::min(std::max(fitting, kFewestRows), b.rows);
-  const auto decoded =
-      std::unique_ptr<float[]>(new float[static_cast<size_t>(at_once * b.columns)]);
+  const at::Tensor decoded = at::empty({at_once, b.columns}, c.options());
+  if (c.is_meta()) return;
+  const cpu::MatrixCodes codes = codes_of(b, scales);
+  auto* const values = decoded.mutable_data_ptr<float>();
   for (int64_t begin = 0; begin < b.rows; begin += at_once) {
     const int64_t count = std::min(at_once, b.rows - begin);
     at::parallel_for(0, count, rows_of_grain(b.columns), [&](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
-        cpu::dequantize(codes, (begin + row) * b.columns, b.columns,
-                        decoded.get() + row * b.columns);
+        cpu::dequantize(codes, (begin + row) * b.columns, b.columns, values + row * b.columns);
       }
     });
-    const at::Tensor dense = at::from_blob(decoded.get(), {count, b.columns}, at::kFloat);
+    const at::Tensor dense = decoded.narrow(0, 0, count);
     if (transposed) {
       ops::matmul_into(c.narrow(1, begin, count), a, dense, {.b = true}, beta);
     } else {
@@ -291,13 +291,13 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   check_last_dim_contiguous("matmul", "a", a);
   check_last_dim_contiguous("matmul", "c", c);
   const at::Tensor scales = resolved_scales({b});
-  if (c.is_meta()) return;
-  const cpu::MatrixCodes codes = codes_of(b, scales);
   const bool are_few = c.size(0) <= ops::cpu::kRowsOfOneBlock;
   if (!are_few && ops::cpu_products() == ops::CpuProducts::kMkl && a.scalar_type() == at::kFloat &&
       c.scalar_type() == at::kFloat) {
-    return multiply_decoded_blocks(c, a, b, codes, transposed, beta);
+    return multiply_decoded_blocks(c, a, b, scales, transposed, beta);
   }
+  if (c.is_meta()) return;
+  const cpu::MatrixCodes codes = codes_of(b, scales);
   ops::cpu::matmul({.rows = c.size(0),
                     .columns = c.size(1),
                     .inner = inner,
