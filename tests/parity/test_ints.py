@@ -478,6 +478,28 @@ def test_a_plan_needs_no_files(inputs, tmp_path, name):
     assert plans[0] == plans[1] and any(line.startswith("parameters ") for line in plans[0])
 
 
+# GPTQModel's settings of single layers, and groups of compressed-tensors.
+@pytest.mark.parametrize("kind,entry", [
+    ("gptq", dict(dynamic={"+:.*down_proj.*": {"bits": 8, "group_size": 32}})),
+    ("packed", dict(config_groups={"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "strategy": "group", "group_size": 16}},
+                                   "group_1": {"targets": ["re:.*down_proj"], "weights": {"num_bits": 8, "strategy": "channel"}}}))])
+def test_a_plan_without_files_says_which_of_several_forms_it_takes(inputs, tmp_path, kind, entry):
+    tiny_llama.save_model(tmp_path / "model", **SIZES)
+    folder = store_in_ints(tmp_path / "model", **KINDS[kind])
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    words = flag_words(base_flags(folder, inputs.data("messages"), tmp_path / "out", **LORA))
+
+    def assumed():
+        return re.findall(r"^assumed +(.+)$", strata("plan", "--device", "cpu", *words), re.M)
+    edit_config(folder, quantization_config={**config, **entry})
+    assert assumed() == []
+    (folder / "model.safetensors").unlink()
+    said = "4 bits in groups of 16 of every matrix in integers: config.json announces other forms, too, and the files would tell whose"
+    assert assumed() == [said]
+    edit_config(folder, quantization_config=config)
+    assert assumed() == []
+
+
 @pytest.mark.parametrize("kind", ["gptq_in_an_order", "packed", "gptq_of_8_bits"])
 def test_what_is_kept_takes_its_bits(inputs, tmp_path, kind):
     """Words and scales as in the file, a byte for each zero and four for each column's place in an order."""

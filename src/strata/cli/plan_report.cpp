@@ -81,6 +81,12 @@ std::string head(const config::RunConfig& config, const PlannedPlace& place,
                       plan.compute_type == at::kFloat  ? "fp32"
                       : plan.compute_type == at::kHalf ? "fp16"
                                                        : "bf16");
+  if (!plan.assumed_ints.empty()) {
+    text += fmt::format(
+        "assumed      {} of every matrix in integers: config.json announces other forms, too, and "
+        "the files would tell whose\n",
+        plan.assumed_ints);
+  }
   const std::string shared =
       plan.sequence_size == 1 ? "" : fmt::format(" shared by {} ranks", plan.sequence_size);
   text +=

@@ -174,6 +174,11 @@ bool announces_ints(const Json& model_config) {
   return method == "compressed-tensors" && text_of(*entry, "format") == "pack-quantized";
 }
 
+std::string describe(const IntScheme& scheme) {
+  if (scheme.group == 0) return fmt::format("{} bits with a scale of each row", scheme.bits);
+  return fmt::format("{} bits in groups of {}", scheme.bits, scheme.group);
+}
+
 IntForm read_int_form(const Json& model_config) {
   const Json& entry = *quantization_entry(model_config);
   const std::string method = text_of(entry, "quant_method");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "strata/base/json.h"
@@ -21,7 +22,10 @@ struct IntScheme {
   int64_t group;              // columns that share a scale; 0: all of a row
   bool is_symmetric = false;  // the middle of the codes means zero, and no file says so
   bool has_order = false;     // columns of a group lie apart; of each weight its tensors decide
+  bool operator==(const IntScheme&) const = default;
 };
+// "4 bits in groups of 128" or "8 bits with a scale of each row".
+std::string describe(const IntScheme& scheme);
 
 struct IntForm {
   IntLayout layout;

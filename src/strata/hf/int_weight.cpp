@@ -127,11 +127,6 @@ bool take_scheme(const Parts& parts, const IntScheme& scheme, IntWeight& weight)
                                             : std::vector{weight.groups, weight.rows});
 }
 
-std::string describe(const IntScheme& scheme) {
-  if (scheme.group == 0) return fmt::format("{} bits with a scale of each row", scheme.bits);
-  return fmt::format("{} bits in groups of {}", scheme.bits, scheme.group);
-}
-
 const IntScheme& scheme_of(const Parts& parts, const IntForm& form, IntWeight& weight) {
   for (const IntScheme& scheme : form.schemes) {
     if (take_scheme(parts, scheme, weight)) return scheme;

@@ -58,6 +58,13 @@ IntFormats announced_int_formats(Model& model, const Json& model_config) {
   return formats;
 }
 
+std::string assumed_int_scheme(const Json& model_config) {
+  if (!hf::announces_ints(model_config)) return "";
+  const auto schemes = hf::read_int_form(model_config).schemes;
+  const auto differs = [&](const hf::IntScheme& scheme) { return scheme != schemes[0]; };
+  return std::ranges::any_of(schemes, differs) ? hf::describe(schemes[0]) : "";
+}
+
 std::string text_of(const IntFormats& formats) {
   std::string text;
   for (const auto& [name, format] : formats) {

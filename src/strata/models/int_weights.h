@@ -25,6 +25,10 @@ IntFormats int_formats(const hf::ModelFolder& folder);
 // scales of 16 bits. Errors: as hf::read_int_form().
 IntFormats announced_int_formats(Model& model, const Json& model_config);
 
+// Where config.json announces several forms, of which no files tell whose they are: the one that
+// announced_int_formats() gives all weights. Empty where there is one form. Errors: the same.
+std::string assumed_int_scheme(const Json& model_config);
+
 std::string text_of(const IntFormats& formats);
 IntFormats parse_int_formats(const std::string& text);
 

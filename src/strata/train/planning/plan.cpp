@@ -107,6 +107,7 @@ void describe_model(Trainee& trainee, RunPlan& plan) {
   plan.largest_layer = largest_layer(*trainee.model);
   plan.largest_block = largest_block(*trainee.model);
   plan.compute_type = trainee.compute_type;
+  plan.assumed_ints = trainee.assumed_ints;
   for (int u = 0; u < trainee.store->num_units(); ++u) {
     const shard::Unit& unit = trainee.store->unit(u);
     int64_t bytes = 0;

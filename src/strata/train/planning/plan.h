@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <string>
 
 #include "strata/config/run_config.h"
 #include "strata/memory/plan.h"
@@ -47,6 +48,7 @@ struct RunPlan {
   int replicas = 1;
   int sequence_size = 1;
   at::ScalarType compute_type = at::kFloat;
+  std::string assumed_ints;  // as in Trainee
   std::vector<UnitFacts> units;
 };
 

@@ -108,6 +108,7 @@ void keep_ints(const config::RunConfig& config, const std::optional<models::IntF
   if (config.quantization.int_dequantize || !keeps_codes(config, trainee)) return;
   if (!hf::announces_ints(trainee.model_config)) return;
   models::Model& model = *trainee.model;
+  if (!formats) trainee.assumed_ints = models::assumed_int_scheme(trainee.model_config);
   trainee.num_decoded_ints = models::keep_ints(
       model, formats ? *formats : models::announced_int_formats(model, trainee.model_config),
       shard::storage_type_of(config.model.dtype, trainee.model_config));

@@ -34,7 +34,9 @@ struct Trainee {
   // In a plan: bytes of the file that are mapped at a time while weights are quantised.
   int64_t largest_mapped = 0;
   int num_decoded_ints = 0;  // matrices of a base in integers that do not stay so under the adapter
-  std::string base_note;     // what is not known of a continued adapter's base; on rank 0
+  // In a plan without files: what config.json says of some matrices in integers, assumed of all.
+  std::string assumed_ints;
+  std::string base_note;  // what is not known of a continued adapter's base; on rank 0
   std::unique_ptr<shard::UnitStore> store;
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;
