@@ -43,7 +43,7 @@ class Mixture {
     const nn::ForwardContext context{.training = true};
     const at::Tensor logits = router_->forward(x, context);
     const at::Tensor y = nn::add_experts_last(
-        experts_, nn::Remakable(x), at::zeros_like(x),
+        {.each = experts_}, nn::Remakable(x), at::zeros_like(x),
         nn::route(logits, {.experts_per_token = options_.per_token, .normalizes = true}, context),
         context);
     torch::autograd::backward({y}, {at::ones_like(y)});

@@ -54,6 +54,8 @@ SEED_OSS = dict(MODEL, family="seed_oss", head_dim=64)
 ARCEE = dict(MODEL, family="arcee")
 APERTUS = dict(MODEL, family="apertus")
 HUNYUAN = dict(MODEL, family="hunyuan_v1_dense", head_dim=64)
+HUNYUAN_MOE = dict(MODEL, family="hunyuan_v1_moe", num_hidden_layers=3, head_dim=64, num_experts=16, moe_topk=4)
+HUNYUAN_MOE["intermediate_size"] = 128
 MINISTRAL3 = dict(MODEL, family="ministral3", head_dim=64, rope_parameters=dict(
     rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=16, llama_4_scaling_beta=0.5))
 # Their positions are weights, so that there are as many as the longest rows have tokens.
@@ -90,6 +92,7 @@ LLAMA4 = dict(MODEL, family="llama4_text", num_hidden_layers=3, head_dim=64, int
               attention_chunk_size=32, floor_scale=16, intermediate_size_mlp=I)
 LLAMA4["intermediate_size"] = 128
 PARAMETERS = dict(lora_dropout=0, lora_target_parameters=["mlp.experts.gate_up_proj", "mlp.experts.down_proj"])
+EXPERTS = dict(lora_dropout=0, lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
@@ -187,6 +190,8 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="lfm2 experts")),
     (1, "NO_SHARD", dict(LORA, model="lfm2 experts", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="lfm2 experts", load_in_4bit=True, **WHOLE)),
+    (1, "NO_SHARD", dict(LORA, model="lfm2 experts", **EXPERTS)),
+    (2, "FULL_SHARD", dict(LORA, model="lfm2 experts", bf16=True, **EXPERTS, **WHOLE)),
     (2, "FULL_SHARD", dict(model="granite hybrid", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="granite hybrid", bf16=True, **WHOLE)),
     (2, "FULL_SHARD", dict(model="falcon h1")),
@@ -202,6 +207,8 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="apertus", bf16=True, gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="seed_oss")),
     (1, "NO_SHARD", dict(model="hunyuan", bf16=True, **WHOLE)),
+    (1, "NO_SHARD", dict(model="hunyuan moe", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="hunyuan moe", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="ministral3", **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="arcee", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="gpt2")),
@@ -318,7 +325,7 @@ def other_model(name, beside):
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
               "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35, "lfm2 experts": LFM2_MOE, "granite hybrid": GRANITE_HYBRID,
               "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
-              "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "ministral3": MINISTRAL3,
+              "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
               "falcon 40b": FALCON_40B, "bloom": BLOOM,

@@ -23,18 +23,18 @@ LENGTHS = (23, 1, 9, 40)
 PARAMETERS = ["experts.gate_up_proj", "experts.down_proj"]
 # bitsandbytes' AVX-512 kernel decodes rows shorter than a block wrongly: no layer has such.
 SIZES = dict(hidden_size=64, scale=0.08)
-# Settings of a family, whether its experts may have branches, how many matrices of experts there are.
+# Settings of a family, which parameters of experts may have branches, how many matrices of experts there are.
 FAMILIES = {
     "gemma4": (dict(tiny_llama.GEMMA4_EXPERTS, **SIZES, family="gemma4_text", head_dim=16, global_head_dim=16, num_hidden_layers=2,
-                    layer_types=["sliding_attention", "full_attention"], num_kv_shared_layers=0, vocab_size=97, intermediate_size=76), True, 2 * 2 * 5),
-    "granitemoe": (dict(SIZES, family="granitemoe", intermediate_size=24), True, 2 * 2 * 5),
+                    layer_types=["sliding_attention", "full_attention"], num_kv_shared_layers=0, vocab_size=97, intermediate_size=76), PARAMETERS, 2 * 2 * 5),
+    "granitemoe": (dict(SIZES, family="granitemoe", intermediate_size=24), PARAMETERS, 2 * 2 * 5),
     "granite_hybrid": (dict(SIZES, family="granitemoehybrid", num_local_experts=5, num_experts_per_tok=2, intermediate_size=24),
-                       True, 2 * 2 * 5),
-    "llama4": (dict(SIZES, family="llama4_text", intermediate_size=20, head_dim=16), False, 2 * 5),
-    "gpt_oss": (dict(SIZES, family="gpt_oss", intermediate_size=22, head_dim=16), True, 2 * 2 * 5),
-    "lfm2_moe": (dict(SIZES, family="lfm2_moe", moe_intermediate_size=24), False, 3 * 5),
+                       PARAMETERS, 2 * 2 * 5),
+    "llama4": (dict(SIZES, family="llama4_text", intermediate_size=20, head_dim=16), [], 2 * 5),
+    "gpt_oss": (dict(SIZES, family="gpt_oss", intermediate_size=22, head_dim=16), PARAMETERS, 2 * 2 * 5),
+    "lfm2_moe": (dict(SIZES, family="lfm2_moe", moe_intermediate_size=24), PARAMETERS, 3 * 5),
     "nemotron_h": (dict(SIZES, family="nemotron_h", hybrid_override_pattern="M*E", moe_intermediate_size=24, head_dim=16, mamba_head_dim=16,
-                        moe_shared_expert_intermediate_size=70), False, 2 * 6),
+                        moe_shared_expert_intermediate_size=70), ["experts.up_proj", "experts.down_proj"], 2 * 6),
 }
 
 
@@ -49,9 +49,9 @@ def over_codes(folder, family, settings, **lora):
 @pytest.mark.parametrize("base", ["nf4", "nf4_double", "fp4", "int8"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_the_reference(tmp_path, family, base):
-    sizes, has_branches, _ = FAMILIES[family]
+    sizes, parameters, _ = FAMILIES[family]
     settings, request = BASES[base]
-    lora = dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"], **(dict(target_parameters=PARAMETERS) if has_branches else {}))
+    lora = dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"], **(dict(target_parameters=parameters) if parameters else {}))
     save_checkpoint(tmp_path, **sizes)
     model = over_codes(tmp_path, family, settings, **lora)
     randomise(model, 0.08)

@@ -51,6 +51,15 @@ void add_expert_branches(const at::Tensor& weight, const at::Tensor& a, const at
   }
 }
 
+Branch branch_of_layer(const at::Tensor& a, const at::Tensor& b, const ExpertLayer& layer,
+                       int64_t outputs, double scale) {
+  const at::Tensor rows = b.narrow(0, layer.first_row, outputs);
+  return {.a = a.view({layer.num_experts, -1, a.size(1)}).select(0, layer.expert),
+          .b = rows.view({outputs, -1, layer.num_experts}).select(2, layer.expert),
+          .magnitude = {},
+          .scale = scale};
+}
+
 Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambda_b,
                    const at::Tensor& lambda_d, at::IntArrayRef shape) {
   Branch branch;
@@ -82,14 +91,29 @@ at::Tensor merged_weight(const nn::Linear& layer) {
   return is_transposed ? weight.t().contiguous() : weight;
 }
 
-at::Tensor merged_weight(const nn::ExpertParameter& matrices) {
+void visit_merged_weights(const nn::ExpertParameter& matrices,
+                          const std::function<void(const std::string&, const at::Tensor&)>& visit) {
   const nn::ExpertBranch& branch = *matrices.branch;
-  const at::Tensor weight = matrices.weights[0]->dense_value(at::kFloat);
-  at::Tensor merged = at::empty_like(weight);
-  at::Tensor of_inputs = rows_of_inputs(merged, matrices.rows_are_outputs);
-  add_expert_branches(rows_of_inputs(weight, matrices.rows_are_outputs), fp32_copy(branch.a),
-                      fp32_copy(branch.b), branch.scaling, of_inputs);
-  return merged;
+  const at::Tensor a = fp32_copy(branch.a), b = fp32_copy(branch.b);
+  if (matrices.weights.size() == 1) {
+    const at::Tensor weight = matrices.weights[0]->dense_value(at::kFloat);
+    at::Tensor merged = at::empty_like(weight);
+    at::Tensor of_inputs = rows_of_inputs(merged, matrices.rows_are_outputs);
+    add_expert_branches(rows_of_inputs(weight, matrices.rows_are_outputs), a, b, branch.scaling,
+                        of_inputs);
+    return visit(matrices.name, merged);
+  }
+  ExpertLayer layer{.expert = 0, .num_experts = matrices.num_experts};
+  for (nn::Parameter* parameter : matrices.weights) {
+    const at::Tensor weight = parameter->dense_value(at::kFloat);
+    at::Tensor merged = at::empty_like(weight);
+    add_branch(weight, branch_of_layer(a, b, layer, weight.size(0), branch.scaling), merged);
+    visit(parameter->name(), merged);
+    layer.first_row += weight.size(0);
+    if (layer.first_row < matrices.out_features) continue;
+    ++layer.expert;
+    layer.first_row = 0;
+  }
 }
 
 at::Tensor merged_bias(const nn::Linear& layer) {

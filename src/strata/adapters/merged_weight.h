@@ -2,6 +2,10 @@
 // Never: files (checkpoint/convert/merge.h), nor where the result lies.
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <string>
+
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/experts/expert_branch.h"
@@ -29,6 +33,15 @@ at::Tensor rows_of_inputs(const at::Tensor& matrices, bool rows_are_outputs);
 void add_expert_branches(const at::Tensor& weight, const at::Tensor& a, const at::Tensor& b,
                          double scale, at::Tensor& result);
 
+// Which outputs of a parameter of all experts are those of one layer.
+struct ExpertLayer {
+  int64_t expert, num_experts;
+  int64_t first_row = 0;  // of the expert's outputs
+};
+// The branch of a layer of so many outputs; `a` and `b` as nn::ExpertBranch has them, fp32.
+Branch branch_of_layer(const at::Tensor& a, const at::Tensor& b, const ExpertLayer& layer,
+                       int64_t outputs, double scale);
+
 // VeRA's two matrices and vectors as such a branch. `shape`: of the weight.
 Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambda_b,
                    const at::Tensor& lambda_d, at::IntArrayRef shape);
@@ -37,7 +50,8 @@ Branch vera_branch(const nn::VeraProjection& projection, const at::Tensor& lambd
 // A transposed weight stays one; one in codes is decoded.
 at::Tensor merged_weight(const nn::Linear& layer);
 at::Tensor merged_bias(const nn::Linear& layer);
-// Of the one parameter that matrices of experts with a branch are.
-at::Tensor merged_weight(const nn::ExpertParameter& matrices);
+// The same of matrices of experts with a branch: each weight that holds some, by its name.
+void visit_merged_weights(const nn::ExpertParameter& matrices,
+                          const std::function<void(const std::string&, const at::Tensor&)>& visit);
 
 }  // namespace strata::adapters

@@ -120,9 +120,8 @@ Matrices find_target_parameters(const LoraOptions& options, models::Model& model
 std::vector<std::string> branch_paths(const std::vector<std::string>& names) {
   std::vector<size_t> inwards(names.size());
   std::iota(inwards.begin(), inwards.end(), size_t{0});
-  // Every class of the reference has gate and up first.
-  std::ranges::stable_partition(inwards,
-                                [&](size_t i) { return !names[i].ends_with("gate_up_proj"); });
+  // Every class of the reference has gate and up, or up alone, first.
+  std::ranges::stable_partition(inwards, [&](size_t i) { return !names[i].ends_with("up_proj"); });
   std::vector<std::string> paths(names.size());
   std::map<std::string, std::string> next;  // by module
   for (const size_t i : inwards) {

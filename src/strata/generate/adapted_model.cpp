@@ -175,7 +175,7 @@ BaseTensors AdaptedModel::merged_values() const {
     if (layer->bias()) change(layer->path() + ".bias", adapters::merged_bias(*layer));
   }
   for (const nn::ExpertParameter* matrices : adapter_->expert_parameters()) {
-    change(matrices->name, adapters::merged_weight(*matrices));
+    adapters::visit_merged_weights(*matrices, change);
   }
   return values;
 }

@@ -143,7 +143,8 @@ static std::map<std::string, nn::Parameter*> weights_of_experts(Model& model) {
     auto* fused = dynamic_cast<HasFusedLinears*>(block);
     if (fused == nullptr) continue;
     for (const nn::ExpertParameter* matrices : fused->expert_parameters()) {
-      for (nn::Parameter* weight : matrices->weights) weights[weight->name()] = weight;
+      // Of several the layers are below.
+      if (matrices->weights.size() == 1) weights[matrices->name] = matrices->weights[0];
     }
     for (const nn::Linear* layer : fused->nameless_experts()) {
       weights[layer->path()] = &layer->weight();

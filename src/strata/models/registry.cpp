@@ -133,6 +133,7 @@ struct Family {
   bool has_encoder = false;
   PositionTable (*position_table)(const Json& config) = nullptr;  // null: it computes positions
   bool experts_are_transposed = false;  // matrices of all experts are [experts, in, out]
+  std::vector<ExpertLayerName> expert_layers = {};
 };
 
 const std::map<std::string, Family>& families() {
@@ -196,7 +197,12 @@ const std::map<std::string, Family>& families() {
        {create_layers<parse_deepseek_v3_config, make_deepseek_layers>,
         "DeepseekV3ForSequenceClassification"}},
       {"lfm2", {create_layers<parse_lfm2_config, make_lfm2_layers>, nullptr}},
-      {"lfm2_moe", {create_layers<parse_lfm2_moe_config, make_lfm2_layers>, nullptr}},
+      {"lfm2_moe",
+       {.create = create_layers<parse_lfm2_moe_config, make_lfm2_layers>,
+        .classifier = nullptr,
+        .expert_layers = {{"w1", "gate_up_proj", 0},
+                          {"w3", "gate_up_proj", 1},
+                          {"w2", "down_proj", 0}}}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
       {"minimax_m2", {create_layers<parse_minimax_m2_config, make_mixture_layers>, nullptr}},
@@ -208,7 +214,10 @@ const std::map<std::string, Family>& families() {
       {"mixtral",
        {create_layers<parse_mixtral_config, make_mixture_layers>,
         "MixtralForSequenceClassification"}},
-      {"nemotron_h", {create_layers<parse_nemotron_h_config, make_nemotron_h_layers>, nullptr}},
+      {"nemotron_h",
+       {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
+        .classifier = nullptr,
+        .expert_layers = {{"up_proj", "up_proj", 0}, {"down_proj", "down_proj", 0}}}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},
@@ -283,6 +292,11 @@ bool expert_rows_are_outputs(const Json& config) {
       "config.json: found model_type \"{}\" beside branches of experts, expected the family of the "
       "base, which says how it holds them; add config.json to the base",
       type);
+}
+
+std::vector<ExpertLayerName> expert_layer_names(const Json& config) {
+  const auto family = families().find(ConfigReader(config).text("model_type", ""));
+  return family == families().end() ? std::vector<ExpertLayerName>{} : family->second.expert_layers;
 }
 
 std::optional<PositionTable> position_table(const Json& config) {

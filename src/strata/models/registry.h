@@ -38,6 +38,15 @@ std::string classifier_of(const std::string& model_type);
 // in]. ConfigError for a config.json without a model_type that is known.
 bool expert_rows_are_outputs(const Json& config);
 
+// A layer of single experts in files, by the end of its name, which the reference holds in a
+// parameter of all experts: behind so many other layers' outputs, as many as its own each.
+struct ExpertLayerName {
+  const char *layer, *parameter;
+  int64_t place = 0;
+};
+// Of families whose layers of experts no name of a layer means; none of others.
+std::vector<ExpertLayerName> expert_layer_names(const Json& config);
+
 // Whether the family has encoder and decoder; false for an unknown one.
 bool has_encoder(const Json& config);
 

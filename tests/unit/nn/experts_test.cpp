@@ -128,7 +128,7 @@ Inputs make_inputs(const Sizes& sizes = {}) {
 
 at::Tensor forward(const Layers& layers, const Inputs& in, const RouterOptions& options,
                    const ForwardContext& context = {}) {
-  return add_experts_last(layers.experts, Remakable(in.x), in.residual,
+  return add_experts_last({.each = layers.experts}, Remakable(in.x), in.residual,
                           route(in.logits, options, context), context);
 }
 

@@ -160,6 +160,14 @@ void AdapterParts::check_vectors(const std::string& weight, const Parts& parts,
 void AdapterParts::check_experts(const std::string& weight, const Parts& parts,
                                  const std::vector<int64_t>& shape) const {
   if (!parts.a || !parts.b) fail(weight, "half a branch");
+  if (parts.layer) {
+    const LayerOfExperts& layer = *parts.layer;
+    if (shape.size() != 2) fail(weight, "branches of experts");
+    check_branch(weight, shape_of(*parts.b), shape_of(*parts.a),
+                 {layer.num_layers * shape[0], shape[1]},
+                 layer.num_experts * adapters::rank_of(settings_, layer.parameter));
+    return;
+  }
   if (shape.size() != 3) fail(weight, "branches of experts");
   const int64_t rows = shape[0] * adapters::rank_of(settings_, weight);
   const bool rows_are_outputs = expert_rows_are_outputs();

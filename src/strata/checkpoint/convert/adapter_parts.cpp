@@ -1,6 +1,7 @@
 #include "strata/checkpoint/convert/adapter_parts.h"
 
 #include <algorithm>
+#include <charconv>
 #include <span>
 
 #include <ATen/ops/equal.h>
@@ -86,6 +87,7 @@ bool AdapterParts::expert_rows_are_outputs() const {
 
 std::string AdapterParts::module_of(const std::string& weight) const {
   const Parts* parts = find(weight);
+  if (parts != nullptr && parts->layer) return parts->layer->parameter;
   if (parts != nullptr && parts->is_of_experts) return weight;
   const std::string module = weight.substr(0, weight.rfind('.'));
   return is_bare_ && weight != kHead ? kBody + module : module;
@@ -105,8 +107,45 @@ size_t AdapterParts::source_in_base(const std::string& name) const {
   return place ? *place : untied_from_.value();
 }
 
+std::optional<LayerOfExperts> AdapterParts::layer_of_experts(const std::string& weight) const {
+  constexpr std::string_view kExperts = ".experts.", kEnd = ".weight";
+  const size_t at = weight.rfind(kExperts);
+  if (at == std::string::npos || !weight.ends_with(kEnd)) return std::nullopt;
+  const std::string begin = weight.substr(0, at + kExperts.size());
+  if (begin.size() + kEnd.size() > weight.size()) return std::nullopt;
+  int64_t expert = 0;
+  const char* const last = weight.data() + weight.size() - kEnd.size();
+  const auto [end, error] = std::from_chars(weight.data() + begin.size(), last, expert);
+  constexpr int64_t kMostExperts = 1'000'000;
+  if (error != std::errc() || end == last || *end != '.' || expert < 0 || expert >= kMostExperts) {
+    return std::nullopt;
+  }
+  const std::string_view name(end + 1, static_cast<size_t>(last - end - 1));
+  const auto all = models::expert_layer_names(config_);
+  const auto found = std::ranges::find(all, name, &models::ExpertLayerName::layer);
+  if (found == all.end()) return std::nullopt;
+  const std::string_view parameter = found->parameter;
+  const auto num_layers = std::ranges::count(all, parameter, &models::ExpertLayerName::parameter);
+  return LayerOfExperts{.parameter = begin + std::string(parameter),
+                        .num_layers = num_layers,
+                        .place = found->place,
+                        .expert = expert};
+}
+
 void AdapterParts::name_expert_branches() {
   std::vector<std::string> weights;
+  for (const auto& [name, place] : in_base_) {
+    const auto layer = layer_of_experts(name);
+    if (layer && adapters::matches_list(layer->parameter, settings_.target_parameters)) {
+      expert_layers_[layer->parameter].emplace(name, *layer);
+    }
+  }
+  for (auto& [parameter, layers] : expert_layers_) {
+    weights.push_back(parameter);
+    int64_t count = 0;
+    for (const auto& [name, layer] : layers) count = std::max(count, layer.expert + 1);
+    for (auto& [name, layer] : layers) layer.num_experts = count;
+  }
   for (const auto& [name, place] : in_base_) {
     const bool is_packed = name.ends_with(kBlocks);
     const std::string weight = is_packed ? name.substr(0, name.size() - kBlocks.size()) : name;
@@ -118,6 +157,19 @@ void AdapterParts::name_expert_branches() {
   for (size_t i = 0; i < weights.size(); ++i) {
     expert_branches_[paths[i].substr(std::string_view(hf::kAdapterKeyPrefix).size())] = weights[i];
   }
+}
+
+void AdapterParts::add_expert_part(const std::string& parameter, std::optional<size_t> Parts::*part,
+                                   size_t index) {
+  const auto add = [&](const std::string& weight, const std::optional<LayerOfExperts>& layer) {
+    Parts& parts = parts_[weight];
+    parts.*part = index;
+    parts.is_of_experts = true;
+    parts.layer = layer;
+  };
+  const auto layers = expert_layers_.find(parameter);
+  if (layers == expert_layers_.end()) return add(parameter, std::nullopt);
+  for (const auto& [weight, layer] : layers->second) add(weight, layer);
 }
 
 void AdapterParts::add_part(size_t index) {
@@ -136,9 +188,7 @@ void AdapterParts::add_part(size_t index) {
     if (!name.ends_with(ending)) continue;
     const auto experts = expert_branches_.find(name.substr(0, name.size() - ending.size()));
     if (experts != expert_branches_.end() && (part == &Parts::a || part == &Parts::b)) {
-      parts_[experts->second].*part = index;
-      parts_[experts->second].is_of_experts = true;
-      return;
+      return add_expert_part(experts->second, part, index);
     }
     parts_[name.substr(0, name.size() - ending.size()) + ".weight"].*part = index;
     return;

@@ -14,6 +14,15 @@
 
 namespace strata::checkpoint {
 
+// A layer of one expert, which the reference holds in a parameter of all of them.
+struct LayerOfExperts {
+  std::string parameter;  // the name
+  int64_t num_layers;     // of an expert in the parameter
+  int64_t place;          // among these
+  int64_t expert;
+  int64_t num_experts = 0;
+};
+
 // Where an adapter's parts for one weight of the base stand in its list.
 struct Parts {
   std::optional<size_t> a, b, magnitude, whole;
@@ -24,6 +33,7 @@ struct Parts {
   std::optional<size_t> base;       // the base's own weight, saved because its vocabulary grew
   std::optional<size_t> lambda_b, lambda_d;  // VeRA
   bool is_of_experts = false;                // A and B are nn::ExpertBranch's
+  std::optional<LayerOfExperts> layer;       // a part of these is the weight's
 
   bool is_empty() const {
     return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows &&
@@ -96,7 +106,12 @@ class AdapterParts {
   [[noreturn]] void refuse_packed(std::string_view found, const std::string& weight) const;
   // Finds the parameters of experts among the base's that are targets.
   void name_expert_branches();
+  // Which of those parameters the weight is a layer of, where it is.
+  std::optional<LayerOfExperts> layer_of_experts(const std::string& weight) const;
   void add_part(size_t index);
+  // `part`: A or B of a branch of experts.
+  void add_expert_part(const std::string& parameter, std::optional<size_t> Parts::*part,
+                       size_t index);
   // Keeps the base's weights that the adapter holds only where they have more rows.
   void take_grown_rows();
   // A tied output layer has no rows of its own.
@@ -129,7 +144,9 @@ class AdapterParts {
   std::map<std::string, size_t> in_base_;
   std::string embedding_ = kEmbedding;                  // the base's name of it
   bool is_bare_ = false;                                // the base's names lack the body's
-  std::map<std::string, std::string> expert_branches_;  // weight in the base by path of its branch
+  std::map<std::string, std::string> expert_branches_;  // parameter by path of its branch
+  // Weights in the base of such a parameter, where it is none itself.
+  std::map<std::string, std::map<std::string, LayerOfExperts>> expert_layers_;
   std::map<std::string, Parts> parts_;
   SharedProjection projection_;
   std::optional<size_t> untied_from_;

@@ -269,12 +269,24 @@ class Merger {
     if (parts.magnitude) {
       branch.magnitude = read_tensor(adapter_, *parts.magnitude).to(at::kFloat).reshape({-1});
     }
+    if (parts.layer) return with_expert_layer(name, weight, branch, *parts.layer);
     if (parts.is_of_experts) return with_expert_branches(name, weight, branch);
     branch.scale = scale_of(name, branch.a.size(0));
     if (adapters::changes_base(settings_)) {
       weight = base_of_training(weight, name, branch).to(weight.scalar_type());
     }
     return with_branch(weight, branch);
+  }
+
+  // `all`: of the parameter of which the weight is a layer.
+  at::Tensor with_expert_layer(const std::string& name, const at::Tensor& weight,
+                               const adapters::Branch& all, const LayerOfExperts& layer) const {
+    const int64_t outputs = weight.size(0);
+    const adapters::ExpertLayer place{.expert = layer.expert,
+                                      .num_experts = layer.num_experts,
+                                      .first_row = layer.place * outputs};
+    const double scale = scale_of(name, all.a.size(0) / layer.num_experts);
+    return with_branch(weight, adapters::branch_of_layer(all.a, all.b, place, outputs, scale));
   }
 
   at::Tensor with_expert_branches(const std::string& name, const at::Tensor& weight,

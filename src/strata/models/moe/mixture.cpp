@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/nn/experts/expert_parameter.h"
 #include "strata/nn/experts/router_balance.h"
 #include "strata/nn/gated_mlp.h"
 
@@ -46,10 +47,12 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
     const auto add = [&](const std::string& name, const nn::Linear::Options& options) {
       return &layers_.emplace_back(expert + name, options);
     };
-    experts_.push_back({.gate = add(c.gate_name, shape(hidden, c.intermediate_size, storage)),
-                        .up = add(c.up_name, shape(hidden, c.intermediate_size, storage)),
-                        .down = add(c.down_name, shape(c.intermediate_size, hidden, storage))});
+    experts_.each.push_back(
+        {.gate = add(c.gate_name, shape(hidden, c.intermediate_size, storage)),
+         .up = add(c.up_name, shape(hidden, c.intermediate_size, storage)),
+         .down = add(c.down_name, shape(c.intermediate_size, hidden, storage))});
   }
+  if (is_no_target_) name_matrices(path + ".experts.");
   if (!c.shared_intermediate_size) return;
   const std::string shared = path + "." + c.shared_module + ".";
   const auto in = shape(hidden, *c.shared_intermediate_size, storage);
@@ -61,6 +64,18 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
   if (c.shared_has_gate) {
     shared_->scale.emplace(path + ".shared_expert_gate", shape(hidden, 1, storage));
   }
+}
+
+// As the reference's parameters.
+void Mixture::name_matrices(const std::string& path) {
+  std::vector<nn::Parameter*> gates_and_ups, downs;
+  for (const nn::Expert& expert : experts_.each) {
+    gates_and_ups.insert(gates_and_ups.end(), {&expert.gate->weight(), &expert.up->weight()});
+    downs.push_back(&expert.down->weight());
+  }
+  const int64_t count = std::ssize(experts_.each);
+  gate_up_matrices_ = nn::expert_parameter(path + "gate_up_proj", count, gates_and_ups);
+  down_matrices_ = nn::expert_parameter(path + "down_proj", count, downs);
 }
 
 std::vector<nn::Linear*> Mixture::Shared::linears() {
@@ -83,7 +98,7 @@ std::vector<nn::Linear*> Mixture::linears() {
 
 std::vector<std::vector<nn::Linear*>> Mixture::fused_linears() {
   std::vector<nn::Linear*> gates_and_ups, downs;
-  for (const nn::Expert& expert : experts_) {
+  for (const nn::Expert& expert : experts_.each) {
     gates_and_ups.insert(gates_and_ups.end(), {expert.gate, expert.up});
     downs.push_back(expert.down);
   }
@@ -98,16 +113,22 @@ std::vector<nn::Linear*> Mixture::nameless_experts() {
   return list;
 }
 
+std::vector<nn::ExpertParameter*> Mixture::expert_parameters() {
+  if (!gate_up_matrices_) return {};
+  return {&*gate_up_matrices_, &*down_matrices_};
+}
+
 // The reference's fused parameters hold gate and up of all experts, then down of all.
 void Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
   if (router_comes_first_) router_.append_parameters(list);
-  for (const nn::Expert& expert : experts_) {
+  for (const nn::Expert& expert : experts_.each) {
     expert.gate->append_parameters(list);
     expert.up->append_parameters(list);
   }
-  for (const nn::Expert& expert : experts_) expert.down->append_parameters(list);
+  for (const nn::Expert& expert : experts_.each) expert.down->append_parameters(list);
   if (!router_comes_first_) router_.append_parameters(list);
   if (correction_) list.push_back(&*correction_);
+  for (const nn::ExpertParameter* matrices : expert_parameters()) matrices->append_branch(list);
   if (!shared_) return;
   for (const nn::Linear* layer : shared_->linears()) layer->append_parameters(list);
 }
@@ -147,6 +168,10 @@ nn::Routing Mixture::choose(const at::Tensor& logits, at::ScalarType type,
 at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                              const nn::ForwardContext& context) {
   const at::Tensor base = shared_ ? add_shared(normed, residual, context) : residual;
+  if (gate_up_matrices_) {
+    experts_.in_branch = gate_up_matrices_->branch.get();
+    experts_.down_branch = down_matrices_->branch.get();
+  }
   return nn::add_experts_last(experts_, normed, base, route(normed, context), context);
 }
 

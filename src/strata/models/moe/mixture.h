@@ -22,6 +22,7 @@ class Mixture final : public FeedForward {
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
   std::vector<nn::Linear*> nameless_experts() override;
+  std::vector<nn::ExpertParameter*> expert_parameters() override;
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;
@@ -34,6 +35,7 @@ class Mixture final : public FeedForward {
 
     std::vector<nn::Linear*> linears();
   };
+  void name_matrices(const std::string& path);
   at::Tensor add_shared(const nn::Remakable& normed, const at::Tensor& residual,
                         const nn::ForwardContext& context);
   nn::Routing route(const nn::Remakable& normed, const nn::ForwardContext& context);
@@ -51,7 +53,9 @@ class Mixture final : public FeedForward {
   nn::Linear router_;
   std::optional<nn::Parameter> correction_;  // with one of these: a buffer
   std::vector<nn::Linear> layers_;           // gate, up, down of each expert
-  std::vector<nn::Expert> experts_;
+  nn::Experts experts_;
+  // Where no name of a layer means them; these point to layers_, too.
+  std::optional<nn::ExpertParameter> gate_up_matrices_, down_matrices_;
   std::optional<Shared> shared_;
 };
 

@@ -29,6 +29,11 @@ std::vector<nn::Linear*> NemotronLayer::nameless_experts() {
   return feed_forward_->nameless_experts();
 }
 
+std::vector<nn::ExpertParameter*> NemotronLayer::expert_parameters() {
+  if (feed_forward_ == nullptr) return {};
+  return feed_forward_->expert_parameters();
+}
+
 std::vector<nn::Linear*> NemotronLayer::untargeted_linears() {
   if (mixer_ == nullptr) return {};
   return mixer_->untargeted_linears();

@@ -23,6 +23,7 @@ class NemotronLayer final : public DecoderLayer, public HasFusedLinears {
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
   std::vector<nn::Linear*> nameless_experts() override;
+  std::vector<nn::ExpertParameter*> expert_parameters() override;
   std::vector<nn::Linear*> untargeted_linears() override;
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
   bool init_weight(const nn::Parameter& parameter, at::Tensor full,

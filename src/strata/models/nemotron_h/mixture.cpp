@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "strata/nn/experts/expert_parameter.h"
+
 namespace strata::models {
 namespace {
 
@@ -34,6 +36,7 @@ NemotronMixture::NemotronMixture(const NemotronHConfig& c, const std::string& pa
   correction_.set_buffer();
   const int64_t hidden = c.llama.hidden_size, width = c.experts.intermediate_size;
   const int64_t channels = c.experts.latent_size.value_or(hidden);
+  std::vector<nn::Parameter*> ups, downs;
   layers_.reserve(static_cast<size_t>(2 * c.experts.count));  // experts_ points into it
   for (int64_t e = 0; e < c.experts.count; ++e) {
     const std::string expert = fmt::format("{}.experts.{}.", path, e);
@@ -41,8 +44,12 @@ NemotronMixture::NemotronMixture(const NemotronHConfig& c, const std::string& pa
         layers_.emplace_back(expert + "up_proj", shape(channels, width, false, storage));
     nn::Linear& down =
         layers_.emplace_back(expert + "down_proj", shape(width, channels, false, storage));
-    experts_.push_back({.gate = nullptr, .up = &up, .down = &down});
+    experts_.each.push_back({.gate = nullptr, .up = &up, .down = &down});
+    ups.push_back(&up.weight());
+    downs.push_back(&down.weight());
   }
+  up_matrices_ = nn::expert_parameter(path + ".experts.up_proj", c.experts.count, ups);
+  down_matrices_ = nn::expert_parameter(path + ".experts.down_proj", c.experts.count, downs);
   if (!c.experts.latent_size) return;
   const bool bias = c.llama.mlp_bias;
   latent_.emplace(Latent{{path + ".fc1_latent_proj", shape(hidden, channels, bias, storage)},
@@ -57,7 +64,7 @@ std::vector<nn::Linear*> NemotronMixture::linears() {
 
 std::vector<std::vector<nn::Linear*>> NemotronMixture::fused_linears() {
   std::vector<nn::Linear*> ups, downs;
-  for (const nn::Expert& expert : experts_) {
+  for (const nn::Expert& expert : experts_.each) {
     ups.push_back(expert.up);
     downs.push_back(expert.down);
   }
@@ -72,10 +79,11 @@ std::vector<nn::Linear*> NemotronMixture::nameless_experts() {
 
 // The reference's parameters hold up of all experts, then down of all.
 void NemotronMixture::append_parameters(std::vector<nn::Parameter*>& list) {
-  for (const nn::Expert& expert : experts_) expert.up->append_parameters(list);
-  for (const nn::Expert& expert : experts_) expert.down->append_parameters(list);
+  for (const nn::Expert& expert : experts_.each) expert.up->append_parameters(list);
+  for (const nn::Expert& expert : experts_.each) expert.down->append_parameters(list);
   router_.append_parameters(list);
   list.push_back(&correction_);
+  for (const nn::ExpertParameter* matrices : expert_parameters()) matrices->append_branch(list);
   shared_.append_parameters(list);
   if (!latent_) return;
   latent_->in.append_parameters(list);
@@ -91,6 +99,8 @@ at::Tensor NemotronMixture::add_last(const nn::Remakable& normed, const at::Tens
                                      const nn::ForwardContext& context) {
   const at::Tensor base = shared_.add_last(normed, residual, context);
   const nn::Routing routing = route(normed, context);
+  experts_.in_branch = up_matrices_->branch.get();
+  experts_.down_branch = down_matrices_->branch.get();
   if (!latent_) return nn::add_experts_last(experts_, normed, base, routing, context);
   const at::Tensor latent = nn::linear_shared_input({&latent_->in}, normed, context)[0];
   nn::ForwardContext inside = context;

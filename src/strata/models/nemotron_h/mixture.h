@@ -22,6 +22,9 @@ class NemotronMixture final : public FeedForward {
   std::vector<nn::Linear*> linears() override;
   std::vector<std::vector<nn::Linear*>> fused_linears() override;
   std::vector<nn::Linear*> nameless_experts() override;
+  std::vector<nn::ExpertParameter*> expert_parameters() override {
+    return {&*up_matrices_, &*down_matrices_};
+  }
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;
@@ -34,9 +37,10 @@ class NemotronMixture final : public FeedForward {
 
   nn::SigmoidRouterOptions options_;
   nn::Linear router_;
-  nn::Parameter correction_;         // a buffer
-  std::vector<nn::Linear> layers_;   // up, down of each expert
-  std::vector<nn::Expert> experts_;  // which point to them
+  nn::Parameter correction_;        // a buffer
+  std::vector<nn::Linear> layers_;  // up, down of each expert
+  nn::Experts experts_;             // which point to them, as the next
+  std::optional<nn::ExpertParameter> up_matrices_, down_matrices_;
   PlainMlp shared_;
   std::optional<Latent> latent_;
 };

@@ -21,6 +21,7 @@ using torch::autograd::variable_list;
 
 struct ExpertsCall {
   std::vector<Expert> experts;
+  ExpertBranch *in_branch, *down_branch;  // null: there is none
   ExpertRows rows;
   bool has_residual;
   Purpose purpose;
@@ -34,10 +35,10 @@ bool needs_input(const Linear& layer) {
   return layer.weight().requires_grad() || layer.low_rank() != nullptr;
 }
 
-bool need_input(const std::vector<Expert>& experts) {
-  return std::ranges::any_of(experts, [](const Expert& e) {
-    return (e.gate != nullptr && needs_input(*e.gate)) || needs_input(*e.up);
-  });
+bool need_input(const ExpertsCall& call) {
+  return call.in_branch != nullptr || std::ranges::any_of(call.experts, [](const Expert& e) {
+           return (e.gate != nullptr && needs_input(*e.gate)) || needs_input(*e.up);
+         });
 }
 
 // Products with codes may decode a whole weight: one at a time.
@@ -142,6 +143,11 @@ at::Tensor activated_backward_(const at::Tensor& dy, const at::Tensor& scales, P
   return dscales;
 }
 
+// Where a branch of gate and up as one matrix gives its results, or has their gradients.
+OutputParts parts_of(const Projected& p) {
+  return p.gate.defined() ? OutputParts{p.gate, p.up} : OutputParts{p.up};
+}
+
 Projected project_in(const ExpertsCall& call, const at::Tensor& x) {
   const at::Tensor input = spread(x, call.rows);
   Product gate;
@@ -152,7 +158,11 @@ Projected project_in(const ExpertsCall& call, const at::Tensor& x) {
     if (call.has_gates()) project(call, e, &Expert::gate, input, gate);
     project(call, e, &Expert::up, input, up);
   });
-  return {gate.rows, up.rows};
+  const Projected projected{gate.rows, up.rows};
+  if (call.in_branch != nullptr) {
+    add_expert_branch_(parts_of(projected), input, *call.in_branch, call.rows);
+  }
+  return projected;
 }
 
 at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated) {
@@ -160,6 +170,9 @@ at::Tensor project_out(const ExpertsCall& call, const at::Tensor& gated) {
   visit_experts(call, [&](size_t e) {
     if (call.rows.count(e) > 0) project(call, e, &Expert::down, gated, y);
   });
+  if (call.down_branch != nullptr) {
+    add_expert_branch_({y.rows}, gated, *call.down_branch, call.rows);
+  }
   return y.rows;
 }
 
@@ -171,7 +184,8 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
   const at::Tensor scales = weights_of_rows(weights, call.rows);
   // With the row's weight at the gated side, the result of down is needed for no gradient.
   at::Tensor scaled;
-  if (std::ranges::any_of(call.experts, [](const Expert& e) { return needs_input(*e.down); })) {
+  if (call.down_branch != nullptr ||
+      std::ranges::any_of(call.experts, [](const Expert& e) { return needs_input(*e.down); })) {
     scaled = activated(projected);
     const ActivityTimer timer(Activity::kElementWise);
     scaled.mul_(scales.to(scaled.scalar_type()));
@@ -188,6 +202,9 @@ at::Tensor backward_out(const ExpertsCall& call, const at::Tensor& dy, const at:
                     {rows_of(dgated, call.rows, e), /*beta=*/0, product.has_base});
     }
   });
+  if (call.down_branch != nullptr) {
+    expert_branch_backward({dy_rows}, scaled, *call.down_branch, call.rows, dgated);
+  }
   scaled.reset();
   return weights_of_tokens(activated_backward_(dgated, scales, projected), call.rows, weights);
 }
@@ -226,6 +243,9 @@ at::Tensor backward_in(const ExpertsCall& call, const at::Tensor& x, const Proje
     backpropagate(*expert.up, x_rows, part(gradients.up, e),
                   {dx_rows, /*beta=*/has_gates ? 1.0F : 0.0F, dinput.has_base});
   });
+  if (call.in_branch != nullptr) {
+    expert_branch_backward(parts_of(gradients), input, *call.in_branch, call.rows, dinput.rows);
+  }
   if (!wants_dx) return {};
   return ops::row_sums(dinput.rows, call.rows.place, num_tokens, {});
 }
@@ -240,7 +260,7 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
       y = ops::row_sums(out, call.rows.place, x.size(0), weights);
       if (call.has_residual) y.add_(*residual);
     }
-    const bool keeps_input = need_input(call.experts);
+    const bool keeps_input = need_input(call);
     if (!keeps_input) call.remake = nullptr;
     context->save_for_backward(
         {keeps_input && !call.remake ? x : at::Tensor(), projected.gate, projected.up, weights});
@@ -263,11 +283,13 @@ struct ExpertsFunction : torch::autograd::Function<ExpertsFunction> {
 
 }  // namespace
 
-at::Tensor add_experts_last(const std::vector<Expert>& experts, const Remakable& x,
+at::Tensor add_experts_last(const Experts& experts, const Remakable& x,
                             const std::optional<at::Tensor>& residual, const Routing& routing,
                             const ForwardContext& context) {
-  ExpertsCall call{.experts = experts,
-                   .rows = sort_by_expert(routing.experts, std::ssize(experts)),
+  ExpertsCall call{.experts = experts.each,
+                   .in_branch = experts.in_branch,
+                   .down_branch = experts.down_branch,
+                   .rows = sort_by_expert(routing.experts, std::ssize(experts.each)),
                    .has_residual = residual.has_value(),
                    .purpose = purpose_of(context),
                    .wants_output = context.pass.wants_output};
