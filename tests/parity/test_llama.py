@@ -406,9 +406,9 @@ ROUNDED_APART = {"qwen3", "qwen3_longrope", "qwen3_hidden_size_not_split", "gemm
                  "gemma3_local_alone", "gemma2", "gemma2_biases", "gemma2_scores_alone", "gemma2_logits_alone", "olmo2", "olmo2_one_kv_head",
                  "olmo2_one_head_biases", "olmo3", "olmo3_rotations", "olmo3_old_keys", "olmo3_global_alone",
                  "glm4", "glm4_odd", "glm4_one_head", "glm4_dynamic",
-                 # Gradients of biases of keys, and of weights behind capped scores, are small differences of large numbers: from
-                 # double ours are as far as transformers' or closer.
-                 "qwen3_biases", "glm", "arcee_biases", "gemma2_one_head_untied",
+                 # Gradients of biases of keys, and of weights behind capped scores, are small differences of large numbers, in
+                 # which transformers' rounding of what attention gives shows.
+                 "glm", "arcee_biases", "gemma2_one_head_untied",
                  # transformers' LayerNorms are off by up to 0.02, the more the fewer threads sum, ours by half of that; relu's
                  # slope jumps.
                  *(name for name in CONFIGS if name.startswith("gpt_neox")),
