@@ -1,5 +1,7 @@
 """Oracle: PEFT's prompt and prefix tuning: first values, outputs, gradients over padded rows."""
 
+import copy
+
 import pytest
 import torch
 from peft import get_peft_model
@@ -62,6 +64,10 @@ CASES = {
 }
 
 
+# Behind norms of heads two correct results in bfloat16 lie further apart than the limit (see test_lora's IN_FLOAT32).
+IN_FLOAT32 = {"prefix_of_gemma3", "prefix_beyond_a_window_of_gemma3"}
+
+
 def attach(folder, settings, dtype, seed):
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     torch.manual_seed(seed)
@@ -105,8 +111,9 @@ def parameter_of(model):
     return parameter
 
 
-@pytest.mark.parametrize("dtype,scale,limit", PRECISIONS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype,scale,limit,name", [
+    (*precision, name) for precision in PRECISIONS for name in CASES
+    if precision[0] == "float32" or name not in IN_FLOAT32])
 def test_equals_peft(tmp_path, name, dtype, scale, limit):
     settings, tuning = CASES[name]
     size = tiny_llama.save_tokenizer(tmp_path)
@@ -131,6 +138,31 @@ def test_equals_peft(tmp_path, name, dtype, scale, limit):
     worst = max(errors, key=errors.get)
     assert errors[worst] < limit, errors
     assert report["adapter_tensors"] == ["prompt_embeddings"]
+
+
+@pytest.mark.parametrize("name", sorted(IN_FLOAT32))
+def test_bfloat16_is_as_close_to_float32_as_peft(tmp_path, name):
+    settings, tuning = CASES[name]
+    scale = PRECISIONS[1][1]
+    size = tiny_llama.save_tokenizer(tmp_path)
+    save_checkpoint(tmp_path, scale=scale, vocab_size=size, **settings)
+    rounded = attach(tmp_path, tuning, torch.bfloat16, seed=42)
+    with torch.no_grad():
+        parameter_of(rounded).add_(torch.randn_like(parameter_of(rounded)) * scale)
+    rounded.save_pretrained(tmp_path / "adapter")
+    exact = copy.deepcopy(rounded).float()
+    ours, theirs = [], []
+    # Several draws, as of one alone the errors depend on the processor's order of summing.
+    for seed in (1, 2, 3):
+        documents = make_documents((19, 1, 7), vocab_size=size, seed=seed)
+        for model in (rounded, exact):
+            run_reference(model, documents, in_front=0)
+        tensors, _ = run_probe(tmp_path, documents=documents, dtype="bfloat16", seed=42, lora=tuning,
+                               adapter=str(tmp_path / "adapter"))
+        (gradient,) = [t for n, t in tensors.items() if n.startswith("grad:")]
+        ours.append(relative_error(gradient, parameter_of(exact).grad))
+        theirs.append(relative_error(parameter_of(rounded).grad, parameter_of(exact).grad))
+    assert sum(ours) < 1.1 * sum(theirs), sum(ours) / sum(theirs)
 
 
 PROJECTED = {
