@@ -75,16 +75,28 @@ def test_other_forms_of_a_list(name, tokenizer, expected, tmp_path):
     assert prepare(tmp_path / name, tokenizer, tmp_path)["rows"] == expected
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
-def test_what_python_prints(name, tokenizer, expected, tmp_path):
-    """The error's command makes a file that is read."""
-    path = tmp_path / name
-    if name == "a.jsonl":
-        path.write_text("".join(json.dumps({"messages": str(chat)}) + "\n" for chat in CHATS))
+def write_as_python_prints(path):
+    rows = [{"messages": str(chat)} for chat in CHATS]
+    if path.name == "array.json":
+        path.write_text(json.dumps(rows, indent=1))
+    elif path.suffix in (".json", ".jsonl"):
+        path.write_text("\ufeff" + "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n \n")
     else:
-        write_table(path, str, "\t" if name == "a.tsv" else ",")
+        write_table(path, str, "\t" if path.suffix == ".tsv" else ",")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "lines.json", "array.json", "mark.csv", "two words.csv", "rewritten.jsonl"])
+def test_what_python_prints(name, tokenizer, expected, tmp_path):
+    """The error's command makes a file that is read, and leaves what it reads as it was."""
+    path = tmp_path / name
+    write_as_python_prints(path)
+    if name == "mark.csv":  # as spreadsheets write tables; the column is the first
+        path.write_text("\ufeffmessages\n" + "".join('"' + str(chat).replace('"', '""') + '"\n' for chat in CHATS))
+    before = path.read_bytes()
     error = prepare(path, tokenizer, tmp_path)["error"]
     assert "it is as Python prints it, write it as JSON: python3 -c '" in error
     command = error[error.index("python3 -c"):].replace("python3", sys.executable, 1)
     subprocess.run(command, shell=True, check=True, cwd=tmp_path)
-    assert prepare(tmp_path / "rewritten.jsonl", tokenizer, tmp_path)["rows"] == expected
+    assert path.read_bytes() == before
+    rewritten = tmp_path / command.rsplit(" > ", 1)[1]
+    assert prepare(rewritten, tokenizer, tmp_path)["rows"] == expected

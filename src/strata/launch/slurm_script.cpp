@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/base/shell_word.h"
 #include "strata/launch/environment.h"
 
 namespace strata::launch {
@@ -161,15 +162,6 @@ class Script {
 };
 
 }  // namespace
-
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kSafe =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-=:,%@^";
-  if (!word.empty() && word.find_first_not_of(kSafe) == word.npos) return word;
-  std::string quoted = "'";
-  for (char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 std::string slurm_script(const config::SlurmConfig& slurm, const SlurmJob& job) {
   return Script(slurm, job).text();

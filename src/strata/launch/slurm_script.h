@@ -30,7 +30,4 @@ struct SlurmJob {
 // script (line breaks).
 std::string slurm_script(const config::SlurmConfig& slurm, const SlurmJob& job);
 
-// A word of a shell command, in quotes where it needs them.
-std::string shell_word(const std::string& word);
-
 }  // namespace strata::launch

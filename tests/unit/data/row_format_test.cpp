@@ -137,6 +137,46 @@ TEST(DetectFormat, SaysHowExportsAreRewritten) {
   EXPECT_THAT(error_of(R"({"chat": "hello"})"), HasSubstr("found columns [chat]"));
 }
 
+TEST(DetectFormat, NamesCommandsThatCanBeRunAndSpareWhatTheyRead) {
+  const auto error_of = [](const std::string& file, const std::string& json) {
+    Row row = row_of(json);
+    row.file = std::make_shared<const std::string>(file);
+    return message_of<FormatError>([&] { detect_format(row, "text"); });
+  };
+  const std::string contents = R"({"contents": [{"parts": [{"text": "a"}]}]})";
+  const std::string list = R"({"rewritten": [{"x": 1}]})";
+  const std::string lists = R"({"a/b": [{"x": 1}], "c": [{"x": 1}]})";
+  EXPECT_THAT(error_of("my rows.jsonl", contents),
+              ::testing::EndsWith("' 'my rows.jsonl' > rewritten.jsonl"));
+  EXPECT_THAT(error_of("a/rewritten.jsonl", contents),
+              ::testing::EndsWith("' a/rewritten.jsonl > rewritten2.jsonl"));
+  EXPECT_THAT(error_of("rewritten2.jsonl", contents),
+              ::testing::EndsWith("' rewritten2.jsonl > rewritten.jsonl"));
+  EXPECT_THAT(
+      error_of("rewritten.jsonl", list),
+      ::testing::EndsWith(R"(jq -c '.["rewritten"][]' rewritten.jsonl > rewritten2.jsonl)"));
+  EXPECT_THAT(
+      error_of("it's.json.gz", lists),
+      ::testing::EndsWith(R"(gzip -dc 'it'\''s.json.gz' | jq -c '.["a/b"][]' > rewritten.jsonl)"));
+  EXPECT_THAT(error_of("c.jsonl", R"({"c": [{"x": 1}], "d e": [{"x": 1}]})"),
+              ::testing::EndsWith(" c.jsonl > rewritten.jsonl"));
+  EXPECT_THAT(error_of("b.jsonl", R"({"d e": [{"x": 1}], "f": [{"x": 1}]})"),
+              ::testing::EndsWith(" b.jsonl > 'd e.jsonl'"));
+}
+
+TEST(ReadMessages, SaysWhatIsWrongWithTheirJson) {
+  const auto error_of = [](const std::string& text) {
+    return message_of<FormatError>([&] {
+      read_messages(row_of(Json{{"messages", text}}.dump()), "messages");
+    });
+  };
+  EXPECT_THAT(error_of(R"([{"role": "user", "content": "q"}, {"role": "ass)"),
+              HasSubstr("; its text is no such list in JSON (messages:1:49: found the end"));
+  EXPECT_THAT(error_of(R"([{"role": "user", "content": "q", "content": "r"}])"),
+              HasSubstr("; its text is no such list in JSON (messages:1:"));
+  EXPECT_THAT(error_of("hello"), ::testing::EndsWith("; write the list itself, not its text"));
+}
+
 TEST(UnfoldMessages, MakesListsOfTextsAndOfListsSideBySide) {
   const auto unfolded = [](const std::string& json, const std::string& text_field = "text") {
     Row row = row_of(json);

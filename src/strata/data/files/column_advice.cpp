@@ -216,13 +216,16 @@ void refuse_lists_of_rows(const Json& object, const std::string& place, const st
     if (is_list_of_rows(value) && advise_messages(key, value).empty()) keys.push_back(key);
   }
   if (keys.empty()) return;
-  // The command must not write over what it reads.
-  const bool is_itself = std::filesystem::path(file).filename() == keys[0] + ".jsonl";
+  const std::string own = keys[0] + ".jsonl";
+  // The command must not write over what it reads, nor into another folder.
+  const bool has_own = keys.size() > 1 && std::filesystem::path(file).filename() != own &&
+                       own.find('/') == std::string::npos;
   throw FormatError(
       "{}: found one object around {} of rows ({}), expected one row on each line, or an array of "
-      "rows; write each list into a file of its own: jq -c '.[{}][]' {} > {}.jsonl",
-      place, keys.size() == 1 ? "a list" : "lists", fmt::join(keys, ", "), quote_json(keys[0]),
-      file, keys.size() == 1 || is_itself ? "rewritten" : keys[0]);
+      "rows; write each list into a file of its own: {}",
+      place, keys.size() == 1 ? "a list" : "lists", fmt::join(keys, ", "),
+      jq_command(file, fmt::format(".[{}][]", quote_json(keys[0])),
+                 has_own ? own : rewritten_name(file)));
 }
 
 void refuse_as_preference(const Row& row, const std::string& text_field) {

@@ -1,11 +1,13 @@
 #include "strata/data/files/known_exports.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/base/shell_word.h"
 #include "strata/data/files/file_format.h"
 
 namespace strata::data {
@@ -51,15 +53,25 @@ bool is_turns_in_text(const Json* chat) {
 
 bool is_table(std::string_view extension) { return extension == ".csv" || extension == ".tsv"; }
 
-std::string rows_of_table(std::string_view extension) {
-  return extension == ".csv" ? "csv.DictReader(sys.stdin)"
-                             : "csv.DictReader(sys.stdin,delimiter=\"\\t\")";
+// As the readers here take files: a mark of UTF-8 is no part of them, nor is an empty line a row.
+constexpr std::string_view kOpened =
+    "csv.field_size_limit(sys.maxsize); "
+    "sys.stdin.reconfigure(encoding=\"utf-8-sig\",newline=\"\"); ";
+
+// An expression of Python for the rows of such a file.
+std::string rows_of(std::string_view extension) {
+  if (extension == ".csv") return "csv.DictReader(sys.stdin)";
+  if (extension == ".tsv") return "csv.DictReader(sys.stdin,delimiter=\"\\t\")";
+  if (extension == ".jsonl") return "map(json.loads,filter(str.strip,sys.stdin))";
+  return "(lambda t:json.loads(t) if t.lstrip()[:1]==\"[\" else "
+         "map(json.loads,filter(str.strip,t.split(\"\\n\"))))(sys.stdin.read())";
 }
 
 [[noreturn]] void refuse(const Row& row, const char* found, const char* expected,
                          const std::string& filter) {
+  const std::string file = row.file ? *row.file : "FILE";
   throw FormatError("{}: found {}, expected {}; write them so: {}", row.where(), found, expected,
-                    jq_command(row.file ? *row.file : "FILE", filter));
+                    jq_command(file, "(arrays[],objects)|" + filter, rewritten_name(file)));
 }
 
 }  // namespace
@@ -81,36 +93,40 @@ void refuse_known_exports(const Row& row) {
   }
 }
 
-std::string jq_command(const std::string& file, const std::string& filter) {
+std::string rewritten_name(const std::string& file) {
+  constexpr const char* kName = "rewritten.jsonl";
+  // Rows may need a second command.
+  return std::filesystem::path(file).filename() == kName ? "rewritten2.jsonl" : kName;
+}
+
+std::string jq_command(const std::string& file, const std::string& program, const std::string& to) {
   const FileFormat format = file_format(file);
+  const std::string word = shell_word(file);
   std::string reader;  // what makes JSON of other files
   if (format.extension == ".parquet" || format.extension == ".arrow") {
     reader = fmt::format(
         "python3 -c 'import datasets,sys; "
         "datasets.Dataset.from_{}(sys.argv[1]).to_json(sys.stdout.buffer)' {} | ",
-        format.extension == ".arrow" ? "file" : "parquet", file);
+        format.extension == ".arrow" ? "file" : "parquet", word);
   } else if (format.is_compressed) {
-    reader = fmt::format("{} -dc {} | ", file.ends_with(".zst") ? "zstd" : "gzip", file);
+    reader = fmt::format("{} -dc {} | ", file.ends_with(".zst") ? "zstd" : "gzip", word);
   } else if (is_table(format.extension)) {
     reader = fmt::format(
-        "python3 -c 'import csv,json,sys; csv.field_size_limit(sys.maxsize); "
-        "[print(json.dumps(r)) for r in {}]' < {} | ",
-        rows_of_table(format.extension), file);
+        "python3 -c 'import csv,json,sys; {}[print(json.dumps(r)) for r in {}]' < {} | ", kOpened,
+        rows_of(format.extension), word);
   }
-  return fmt::format("{}jq -c '(arrays[],objects)|{}'{} > rewritten.jsonl", reader, filter,
-                     reader.empty() ? " " + file : "");
+  return fmt::format("{}jq -c {}{} > {}", reader, shell_word(program),
+                     reader.empty() ? " " + word : "", shell_word(to));
 }
 
 std::string literal_command(const std::string& file, const std::string& column) {
   const FileFormat format = file_format(file);
-  const bool is_lines = format.extension == ".jsonl" || format.extension == ".json";
-  if (format.is_compressed || !(is_lines || is_table(format.extension))) return "";
+  const bool is_json = format.extension == ".jsonl" || format.extension == ".json";
+  if (format.is_compressed || !(is_json || is_table(format.extension))) return "";
   return fmt::format(
-      "python3 -c 'import ast,csv,json,sys; csv.field_size_limit(sys.maxsize); "
-      "[print(json.dumps(dict(r,{}=ast.literal_eval(r[\"{}\"])))) for r in {}]' < {} > "
-      "rewritten.jsonl",
-      column, column, is_lines ? "map(json.loads,sys.stdin)" : rows_of_table(format.extension),
-      file);
+      "python3 -c 'import ast,csv,json,sys; {}"
+      "[print(json.dumps(dict(r,{}=ast.literal_eval(r[\"{}\"])))) for r in {}]' < {} > {}",
+      kOpened, column, column, rows_of(format.extension), shell_word(file), rewritten_name(file));
 }
 
 }  // namespace strata::data

@@ -12,11 +12,15 @@ namespace strata::data {
 // `preferred_output` and `non_preferred_output`, `chat` as one text of glaive-function-calling.
 void refuse_known_exports(const Row& row);
 
-// A program that writes the file's rows through a filter of jq, as one would type it.
-std::string jq_command(const std::string& file, const std::string& filter);
+// Where a command that rewrites the file puts the rows: never over what it reads.
+std::string rewritten_name(const std::string& file);
 
-// The same for a column whose text is a list as Python prints it; nothing where the file's kind
-// has another way to hold lists.
+// A program of jq over the file's rows, whatever its form, as one would type it; its output goes to
+// `to`.
+std::string jq_command(const std::string& file, const std::string& program, const std::string& to);
+
+// The same in Python for a column whose text is a list as Python prints it; nothing where the
+// file's kind has another way to hold lists.
 std::string literal_command(const std::string& file, const std::string& column);
 
 }  // namespace strata::data

@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/exact_json.h"
 #include "strata/data/files/column_advice.h"
+#include "strata/data/files/known_exports.h"
 #include "strata/data/files/row_collector.h"
 
 namespace strata::data {
@@ -175,8 +176,8 @@ void reject_object_over_lines(std::string_view text, const std::string& file) {
   refuse_lists_of_rows(object, file, file);
   throw FormatError(
       "{}: found one object over several lines, expected one row on each line, or an array of "
-      "rows; write it on one line: jq -c . {} > rewritten.jsonl",
-      file, file);
+      "rows; write it on one line: {}",
+      file, jq_command(file, ".", rewritten_name(file)));
 }
 
 }  // namespace

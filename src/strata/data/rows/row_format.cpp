@@ -243,13 +243,28 @@ void add_history(const Row& row, Json& messages) {
   }
 }
 
+// Why JSON text is not the list that it begins as; empty: it is one.
+std::string damage_of(const std::string& text, const std::string& column) {
+  try {
+    parse_json_exactly(text, column, {.duplicates = DuplicateKeys::kReject});
+  } catch (const FormatError& error) {
+    return error.what();
+  }
+  return "";
+}
+
 // What to do about a list that is a text, where it is none in JSON.
 std::string advise_text(const Row& row, const std::string& column, const Json* list) {
   if (list == nullptr || !list->is_string()) return "";
-  const bool is_python = list->get_ref<const std::string&>().starts_with("[{'");
+  const auto& text = list->get_ref<const std::string&>();
+  const bool is_python = text.starts_with("[{'");
   const std::string command = is_python && row.file ? literal_command(*row.file, column) : "";
-  if (command.empty()) return "; write the list itself, not its text";
-  return "; it is as Python prints it, write it as JSON: " + command;
+  if (!command.empty()) return "; it is as Python prints it, write it as JSON: " + command;
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool is_begun = !is_python && first != std::string::npos && text[first] == '[';
+  const std::string damage = is_begun ? damage_of(text, column) : "";
+  if (!damage.empty()) return fmt::format("; its text is no such list in JSON ({})", damage);
+  return "; write the list itself, not its text";
 }
 
 enum class Spelling { kRoleContent, kFromValue, kEither };

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "strata/base/shell_word.h"
 #include "strata/config/field_text.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
-#include "strata/launch/slurm_script.h"
 #include "strata/train/saving/result_pages.h"
 
 namespace strata::train {
@@ -53,7 +53,7 @@ std::string chat_command(const config::RunConfig& config, bool is_adapter) {
     }
     add_quantization(config, words);
   }
-  for (std::string& word : words) word = launch::shell_word(word);
+  for (std::string& word : words) word = shell_word(word);
   return fmt::format("{}", fmt::join(words, " "));
 }
 
