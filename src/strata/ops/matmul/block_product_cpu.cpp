@@ -5,17 +5,13 @@
 #include <cstring>
 
 #include "strata/ops/instruction_set.h"
+#include "strata/ops/lanes.h"
 #include "strata/ops/matmul/block_product_tiles.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
 
 namespace {
-
-// Vectors of 4, 8 and 16 floats; the compiler splits what the processor does not have.
-typedef float Lanes4 __attribute__((vector_size(16)));
-typedef float Lanes8 __attribute__((vector_size(32)));
-typedef float Lanes16 __attribute__((vector_size(64)));
 
 // Memory need not be aligned to the vector.
 template <typename Vector>

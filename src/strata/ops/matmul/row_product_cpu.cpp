@@ -8,19 +8,12 @@
 
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/instruction_set.h"
+#include "strata/ops/lanes.h"
 #include "strata/ops/line_buffer.h"
 #include "strata/ops/vectorize.h"
 
 namespace strata::ops::cpu {
 namespace {
-
-// Registers of fp32 sums; the compiler splits what the processor does not have.
-typedef float Lanes4 __attribute__((vector_size(16)));
-typedef float Lanes8 __attribute__((vector_size(32)));
-typedef float Lanes16 __attribute__((vector_size(64)));
-typedef uint32_t Words4 __attribute__((vector_size(16)));
-typedef uint32_t Words8 __attribute__((vector_size(32)));
-typedef uint32_t Words16 __attribute__((vector_size(64)));
 
 // A register of bf16 is one of their even and one of their odd elements as fp32.
 template <typename Lanes_, typename Words>

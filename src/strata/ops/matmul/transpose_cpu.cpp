@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "strata/ops/instruction_set.h"
+#include "strata/ops/lanes.h"
 #include "strata/ops/matmul/block_product.h"
 #include "strata/ops/vectorize.h"
 
@@ -22,10 +23,6 @@ struct Block {
 
 // Part q of register r, of 4 numbers, holds row r + 4 q. The parts are transposed each in itself:
 // then part q of register c holds the rows 4 q .. 4 q + 3 of column c, and registers are columns.
-typedef float Lanes4 __attribute__((vector_size(16)));
-typedef float Lanes8 __attribute__((vector_size(32)));
-typedef float Lanes16 __attribute__((vector_size(64)));
-
 STRATA_INLINE void interleave(const Lanes4& a, const Lanes4& b, Lanes4& low, Lanes4& high) {
   low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
   high = __builtin_shufflevector(a, b, 2, 6, 3, 7);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "strata/ops/lanes.h"
 #include "strata/ops/line_buffer.h"
 #include "strata/ops/quant/int_rows.h"
 #include "strata/ops/quant/kernels.h"
@@ -16,10 +17,6 @@ namespace strata::ops::quant::cpu {
 namespace {
 
 constexpr int64_t kAtOnce = 1024;  // elements of a row of the matrix
-
-typedef float Lanes4 __attribute__((vector_size(16)));
-typedef float Lanes8 __attribute__((vector_size(32)));
-typedef float Lanes16 __attribute__((vector_size(64)));
 
 bool is_in_4_bits(const MatrixCodes& matrix) {
   return matrix.kind == Kind::kNf4 || matrix.kind == Kind::kFp4;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "strata/ops/lanes.h"
 #include "strata/ops/line_buffer.h"
 #include "strata/ops/quant/int_scales.h"
 #include "strata/ops/quant/rounded_values.h"
@@ -15,13 +16,6 @@
 
 namespace strata::ops::quant::cpu {
 namespace {
-
-typedef float Floats4 __attribute__((vector_size(16)));
-typedef float Floats8 __attribute__((vector_size(32)));
-typedef float Floats16 __attribute__((vector_size(64)));
-typedef int32_t Ints4 __attribute__((vector_size(16)));
-typedef int32_t Ints8 __attribute__((vector_size(32)));
-typedef int32_t Ints16 __attribute__((vector_size(64)));
 
 // Columns at a time, whose values stay in the first cache; whole words of codes.
 constexpr int64_t kColumns = 256;
@@ -101,16 +95,16 @@ STRATA_INLINE void add_all_dots(const Dots& d) {
 #if defined(__x86_64__) && defined(__GNUC__)
 #define STRATA_ROWS_512 __attribute__((target("arch=x86-64-v4")))
 #define STRATA_ROWS_256 __attribute__((target("arch=x86-64-v3")))
-STRATA_ROWS_512 void decode_4_512(const Values& v) { decode<Floats16, Ints16, 4>(v); }
-STRATA_ROWS_512 void decode_8_512(const Values& v) { decode<Floats16, Ints16, 8>(v); }
-STRATA_ROWS_512 void add_dots_512(const Dots& d) { add_all_dots<Floats16>(d); }
-STRATA_ROWS_256 void decode_4_256(const Values& v) { decode<Floats8, Ints8, 4>(v); }
-STRATA_ROWS_256 void decode_8_256(const Values& v) { decode<Floats8, Ints8, 8>(v); }
-STRATA_ROWS_256 void add_dots_256(const Dots& d) { add_all_dots<Floats8>(d); }
+STRATA_ROWS_512 void decode_4_512(const Values& v) { decode<Lanes16, Ints16, 4>(v); }
+STRATA_ROWS_512 void decode_8_512(const Values& v) { decode<Lanes16, Ints16, 8>(v); }
+STRATA_ROWS_512 void add_dots_512(const Dots& d) { add_all_dots<Lanes16>(d); }
+STRATA_ROWS_256 void decode_4_256(const Values& v) { decode<Lanes8, Ints8, 4>(v); }
+STRATA_ROWS_256 void decode_8_256(const Values& v) { decode<Lanes8, Ints8, 8>(v); }
+STRATA_ROWS_256 void add_dots_256(const Dots& d) { add_all_dots<Lanes8>(d); }
 #endif
-void decode_4_128(const Values& v) { decode<Floats4, Ints4, 4>(v); }
-void decode_8_128(const Values& v) { decode<Floats4, Ints4, 8>(v); }
-void add_dots_128(const Dots& d) { add_all_dots<Floats4>(d); }
+void decode_4_128(const Values& v) { decode<Lanes4, Ints4, 4>(v); }
+void decode_8_128(const Values& v) { decode<Lanes4, Ints4, 8>(v); }
+void add_dots_128(const Dots& d) { add_all_dots<Lanes4>(d); }
 
 struct Instructions {
   int64_t lanes;
