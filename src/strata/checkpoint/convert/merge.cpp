@@ -1,6 +1,8 @@
 #include "strata/checkpoint/convert/merge.h"
 
+#include <algorithm>
 #include <unordered_map>
+#include <vector>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
@@ -263,13 +265,13 @@ class Merger {
     if (parts.columns) return with_columns(name, weight, parts);
     if (parts.lambda_b) return with_vectors(weight, parts);
     if (!parts.a) return weight;
+    if (parts.layer) return with_expert_layer(name, weight, parts);
     adapters::Branch branch;
     branch.a = read_tensor(adapter_, *parts.a).to(at::kFloat);
     branch.b = read_tensor(adapter_, *parts.b).to(at::kFloat);
     if (parts.magnitude) {
       branch.magnitude = read_tensor(adapter_, *parts.magnitude).to(at::kFloat).reshape({-1});
     }
-    if (parts.layer) return with_expert_layer(name, weight, branch, *parts.layer);
     if (parts.is_of_experts) return with_expert_branches(name, weight, branch);
     branch.scale = scale_of(name, branch.a.size(0));
     if (adapters::changes_base(settings_)) {
@@ -278,15 +280,36 @@ class Merger {
     return with_branch(weight, branch);
   }
 
-  // `all`: of the parameter of which the weight is a layer.
   at::Tensor with_expert_layer(const std::string& name, const at::Tensor& weight,
-                               const adapters::Branch& all, const LayerOfExperts& layer) const {
+                               const Parts& parts) {
+    const LayerOfExperts& layer = *parts.layer;
+    const BranchesOfExperts& all = branches_of_experts(parts);
     const int64_t outputs = weight.size(0);
     const adapters::ExpertLayer place{.expert = layer.expert,
                                       .num_experts = layer.num_experts,
                                       .first_row = layer.place * outputs};
     const double scale = scale_of(name, all.a.size(0) / layer.num_experts);
     return with_branch(weight, adapters::branch_of_layer(all.a, all.b, place, outputs, scale));
+  }
+
+  // Those of all experts are as large as many of their layers: they are read once for the layers
+  // that follow one another, which in a file are of two parameters in turn.
+  struct BranchesOfExperts {
+    std::string parameter;
+    at::Tensor a, b;
+  };
+  const BranchesOfExperts& branches_of_experts(const Parts& parts) {
+    const std::string& parameter = parts.layer->parameter;
+    const auto found =
+        std::ranges::find(branches_of_experts_, parameter, &BranchesOfExperts::parameter);
+    if (found != branches_of_experts_.end()) return *found;
+    constexpr size_t kMost = 2;
+    if (branches_of_experts_.size() == kMost) {
+      branches_of_experts_.erase(branches_of_experts_.begin());
+    }
+    return branches_of_experts_.emplace_back(
+        BranchesOfExperts{parameter, read_tensor(adapter_, *parts.a).to(at::kFloat),
+                          read_tensor(adapter_, *parts.b).to(at::kFloat)});
   }
 
   at::Tensor with_expert_branches(const std::string& name, const at::Tensor& weight,
@@ -361,6 +384,7 @@ class Merger {
   Json config_;  // the base's
   AdapterParts parts_;
   nn::VeraProjection projection_;
+  std::vector<BranchesOfExperts> branches_of_experts_;  // the last that were read
 };
 
 }  // namespace
