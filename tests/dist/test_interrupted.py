@@ -257,6 +257,19 @@ def test_a_kill_between_a_save_and_what_follows_it(inputs, tmp_path, place, left
     assert output_files(tmp_path / "out") == sorted([".write-test-of-mine", *output_files(tmp_path / "whole")])
 
 
+def test_a_renamed_checkpoint_is_named_as_it_is_called(inputs, tmp_path):
+    """`latest` means a folder that is there, or the run behind the next would go on from an older one."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2,
+                       save_strategy="steps", save_steps=1)
+    run_strata(flags)
+    (tmp_path / "out" / "checkpoint-2").rename(tmp_path / "out" / "checkpoint-5")
+    (tmp_path / "out" / "latest").unlink()
+    for _ in range(2):
+        found = run_strata({**flags, "max_steps": 3, "save_strategy": "no", "resume_from_checkpoint": True})
+        assert "checkpoint-5: step 2 of 3" in found.text, found.text
+        assert (tmp_path / "out" / "latest").read_text() == "checkpoint-5\n"
+
+
 def test_a_damaged_log_stops_no_resume(inputs, tmp_path):
     """A loss of power may leave zeros in it; the checkpoint has all that training needs."""
     flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=4,

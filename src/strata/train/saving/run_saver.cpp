@@ -123,10 +123,10 @@ void RunSaver::finish_last_save() {
   }
   if (!is_newest) return;
   if (bad[0] > 0) left.clear();
-  // By its own name, whatever was named to go on from it.
-  const fs::path newest =
-      checkpoint::folder_of(config_.train.output_dir, checkpoints_.first_step());
+  fs::path newest;
   try {
+    // By its own name, whatever was named to go on from it, and whatever step it is of.
+    newest = checkpoint::candidates("true", config_.train.output_dir).front();
     checkpoint::finish_save(newest, left);
   } catch (const std::exception& error) {
     options_.say(fmt::format("warning: {}", error.what()));
