@@ -167,7 +167,10 @@ class StacksOfAProcess : public ::testing::Test {
     process_ = ::fork();
     if (process_ == 0) live();
     ::setpgid(process_, process_);
-    while (watched_.read().phase != "ready") std::this_thread::sleep_for(milliseconds(5));
+    // Its first thread may be on its way to its sleep when the other says so.
+    while (watched_.read().phase != "ready" || state_of_process(process_) != 'S') {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
   }
   ~StacksOfAProcess() override {
     ::kill(process_, SIGKILL);
