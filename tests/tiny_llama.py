@@ -240,6 +240,15 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
     return folder
 
 
+def labelled_row(kind, text):
+    """A text with what can be told of it: how many words it has, or letters."""
+    words = text.split(" ")
+    length = ("short", "middle", "long")[min(len(words) // 5, 2)]
+    label = {"labelled": length, "labelled_numbers": len(words) / 7, "labelled_ids": min(len(words) - 1, 11),
+             "labelled_lists": [length] + [letter for letter in "ae" if letter in text]}[kind]
+    return {"text": text, "label": label}
+
+
 def make_rows(kind, count, seed=0):
     rng = random.Random(f"{kind}{seed}")
     if kind == "text":
@@ -261,6 +270,8 @@ def make_rows(kind, count, seed=0):
         return [{"prompt": [{"role": "user", "content": sentence(rng, 1, 6)}],
                  "completion": [{"role": "assistant", "content": sentence(rng, 1, 6)}], "label": rng.random() < 0.5}
                 for _ in range(count)]
+    if kind.startswith("labelled"):
+        return [labelled_row(kind, sentence(rng)) for _ in range(count)]
     rows = []
     for _ in range(count):
         messages = []

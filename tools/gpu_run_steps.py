@@ -69,6 +69,8 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "reward": (["reward", "--bf16", "false"], 1e-4),
             "reward-lora": (["reward", "--bf16", "false", "--use_peft", "true"], 1e-4),
             "reward-nf4": (["reward", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
+            "classify": (["classify", "--bf16", "false"], 1e-4),
+            "classify-nf4": (["classify", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
             "dpo": (["dpo", "--bf16", "false"], 1e-4),
             "dpo-lora": (["dpo", "--bf16", "false", "--use_peft", "true"], 1e-4),
             "dpo-by-tokens": (["dpo", "--bf16", "false", "--loss_type", "sigmoid_norm", "sft"], 1e-4)}

@@ -35,6 +35,7 @@ def tiny_inputs(check):
         tiny_llama.pack_experts(folder / "gpt-oss-mxfp4")
         tiny_llama.save_data(folder / "data", "messages", 40, 9)
         tiny_llama.save_data(folder / "pairs", "preference", 40, 9)
+        tiny_llama.save_data(folder / "labelled", "labelled", 40, 9)
     return folder
 
 
@@ -44,7 +45,7 @@ OWN_FOLDER = "{own folder}"
 JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs"),
         **{name: ("sft", name, "data") for name in ("gpt-oss", "gpt-oss-mxfp4", "fp8", "gptq", "delta-rule", "latents", "state-space",
                                                     "convolution", "chunks")},
-        "reward": ("reward", "model", "pairs")}
+        "reward": ("reward", "model", "pairs"), "classify": ("classify", "model", "labelled")}
 
 
 def losses_of(check, name, seconds, world, *flags, wanted="", **variables):

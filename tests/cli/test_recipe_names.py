@@ -21,17 +21,25 @@ def test_a_module_means_the_recipe_of_its_last_word(words, recipe):
     assert "error: model_name_or_path: found nothing" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["run_classification.py", "examples/run_glue.py", "nlp_example.py", "train_text_classification.py",
+                                  "classify.py"])
+def test_a_script_that_classifies_texts_means_the_recipe(name):
+    assert f"{name}: running the built-in recipe classify in its place" in run("launch", name).stderr
+
+
 # What another method would train is another model.
 @pytest.mark.parametrize("words,method", [
     (["launch", "examples/scripts/dpo_vlm.py"], "vlm"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
     (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["orpo", "--beta", "0.1"], "orpo"), (["launch", "kto_vlm.py"], "vlm"), (["plan", "prm.py"], "prm"),
-    (["launch", "-m", "trl.scripts.grpo"], "grpo"),
+    (["launch", "-m", "trl.scripts.grpo"], "grpo"), (["launch", "run_token_classification.py"], "token"),
+    (["launch", "run_image_classification.py"], "image"), (["launch", "run_ner.py"], "ner"),
 ])
 def test_a_script_of_another_method_is_refused(words, method):
     result = run(*words)
     assert result.returncode == 2
     assert f"{words[-1] if words[0] != 'orpo' else 'orpo'}: found another method ({method}), expected supervised " \
-           "fine-tuning (sft, seq2seq), pairs of answers, one preferred to the other (dpo, reward), or rated answers (kto)" in result.stderr
+           "fine-tuning (sft, seq2seq), pairs of answers, one preferred to the other (dpo, reward), " \
+           "rated answers (kto), or texts with a label (classify)" in result.stderr
     assert "in its place" not in result.stderr
 
 

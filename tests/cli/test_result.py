@@ -18,6 +18,8 @@ KINDS = {
     "kto": ("kto", "rated_chat", dict(use_peft=True, lora_r=2)),
     "reward": ("reward", "preference_chat", {}),
     "reward_adapter": ("reward", "preference_chat", dict(use_peft=True, lora_r=2)),
+    "classify": ("classify", "labelled", {}),
+    "classify_adapter": ("classify", "labelled", dict(use_peft=True, lora_r=2)),
 }
 
 
@@ -45,8 +47,8 @@ def test_the_last_line_says_where_the_result_is(inputs, runs, kind):
     assert found[1] == str(run.folder) and found[2] == ("adapter" if is_adapter else "model")
     assert "<svg" in open(found[3]).read()
     assert "wire:" not in run.text
-    if KINDS[kind][0] == "reward":
-        assert not found[4], "no chat with a reward model"
+    if KINDS[kind][0] in ("reward", "classify"):
+        assert not found[4], "no chat with a model of whole texts"
         return
     words = shlex.split(found[4])
     assert words[2] == str(inputs.model("plain") if is_adapter else run.folder)
@@ -116,7 +118,7 @@ def test_settings_are_those_of_a_checkpoint(inputs, tmp_path):
     assert (run.folder / "settings.json").read_bytes() == settings, "those of a run from its start"
 
 
-@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto", "reward"])
+@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto", "reward", "classify"])
 def test_the_page_has_a_chart_of_each_figure(runs, kind):
     run = runs(kind)
     titles = re.findall("<h2>(.+?)</h2>", (run.folder / "report.html").read_text())

@@ -19,7 +19,7 @@ Tensor summed(const Tensor& x, int64_t heads) {
 Tensor scores_of(const Tensor& q, const Tensor& k, double scale, const Mask& mask) {
   const int64_t first = mask.causal == Mask::kFromTheEnd ? k.size(0) - q.size(0) : 0;
   const Tensor all = at::ones({q.size(0), k.size(0)}, at::kBool);
-  Tensor hidden = all.triu(1 + first);
+  Tensor hidden = mask.causal == Mask::kNone ? all.logical_not() : all.triu(1 + first);
   if (mask.window > 0) hidden = hidden.logical_or(all.tril(first - mask.window));
   return (at::einsum("qhd,khd->hqk", {q, k}) * scale).masked_fill(hidden, -INFINITY);
 }

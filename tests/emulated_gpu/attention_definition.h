@@ -1,4 +1,4 @@
-// Causal attention by its definition, in fp32 on the host. Owns: nothing. Never: layouts of an
+// Attention by its definition, in fp32 on the host. Owns: nothing. Never: layouts of an
 // operator, memory of the GPU.
 #pragma once
 
@@ -14,10 +14,10 @@ struct Document {
 };
 using Documents = std::vector<Document>;
 
-// Where the diagonal of the causal mask begins, and how many of the last tokens that a query could
-// see it sees; 0: all.
+// Where the diagonal of the causal mask begins, if there is one, and how many of the last tokens
+// that a query could see it sees; 0: all.
 struct Mask {
-  enum { kFromTheStart, kFromTheEnd } causal = kFromTheStart;
+  enum { kNone, kFromTheStart, kFromTheEnd } causal = kFromTheStart;
   int64_t window = 0;
 };
 

@@ -43,16 +43,12 @@ Documents documents_of(Call& call, const Tensor& query_offsets, const Tensor& ke
 }
 
 // FlashAttention's window: so many before a query, none after it.
-Mask flash_mask(Number left, Number right) {
+Mask flash_mask(bool is_causal, Number left, Number right) {
+  if (!is_causal && (left || right)) fail("FlashAttention: found a window without a causal mask");
   if (left.has_value() != right.has_value() || right.value_or(0) != 0) {
     fail("FlashAttention: found a window that is no causal one");
   }
-  return {.causal = Mask::kFromTheEnd, .window = left ? *left + 1 : 0};
-}
-
-// The masks that Strata asks for.
-void expect_causal(bool is_causal) {
-  if (!is_causal) fail("attention: found no causal mask");
+  return {.causal = is_causal ? Mask::kFromTheEnd : Mask::kNone, .window = left ? *left + 1 : 0};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_attention(
@@ -60,16 +56,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> flash_attention(
     const Given& key_offsets, int64_t longest_q, int64_t longest_k, double dropout, bool is_causal,
     bool wants_mask, std::optional<double> scale, Number left, Number right, const Given& used_keys,
     const Given& slopes) {
-  expect_causal(is_causal);
   auto made = without_kernels([&] {
     return at::native::_flash_attention_forward(q, k, v, query_offsets, key_offsets, longest_q,
                                                 longest_k, dropout, is_causal, wants_mask, scale,
                                                 left, right, used_keys, slopes);
   });
   Call call("FlashAttention");
-  const Attended all =
-      attend({call.in_fp32(q), call.in_fp32(k), call.in_fp32(v)},
-             documents_of(call, *query_offsets, *key_offsets), *scale, flash_mask(left, right));
+  const Attended all = attend({call.in_fp32(q), call.in_fp32(k), call.in_fp32(v)},
+                              documents_of(call, *query_offsets, *key_offsets), *scale,
+                              flash_mask(is_causal, left, right));
   call.into(std::get<0>(made), at::cat(all.out));
   call.into(std::get<1>(made), at::cat(all.lse, 1));
   return made;
@@ -81,17 +76,16 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
     int64_t longest_q, int64_t longest_k, double dropout, bool is_causal,
     const Tensor& random_state, const Tensor& unused, std::optional<double> scale, Number left,
     Number right) {
-  expect_causal(is_causal);
   auto made = without_kernels([&] {
     return at::native::_flash_attention_backward(
         out_gradient, q, k, v, out, lse, query_offsets, key_offsets, longest_q, longest_k, dropout,
         is_causal, random_state, unused, scale, left, right);
   });
   Call call("FlashAttention's gradient");
-  const Gradients d =
-      gradients(call.in_fp32(out_gradient), {call.in_fp32(q), call.in_fp32(k), call.in_fp32(v)},
-                call.in_fp32(out), call.in_fp32(lse),
-                documents_of(call, query_offsets, key_offsets), *scale, flash_mask(left, right));
+  const Gradients d = gradients(
+      call.in_fp32(out_gradient), {call.in_fp32(q), call.in_fp32(k), call.in_fp32(v)},
+      call.in_fp32(out), call.in_fp32(lse), documents_of(call, query_offsets, key_offsets), *scale,
+      flash_mask(is_causal, left, right));
   call.into(std::get<0>(made), d.q);
   call.into(std::get<1>(made), d.k);
   call.into(std::get<2>(made), d.v);
@@ -99,7 +93,11 @@ std::tuple<Tensor, Tensor, Tensor> flash_attention_backward(
 }
 
 Mask mask_of(int64_t custom_mask, Number window) {
-  expect_causal(custom_mask == 1 || custom_mask == 2);
+  if (custom_mask == 0) {
+    if (window) fail("attention: found a window without a causal mask");
+    return {.causal = Mask::kNone};
+  }
+  if (custom_mask != 1 && custom_mask != 2) fail("attention: found an unknown mask");
   return {.causal = custom_mask == 2 ? Mask::kFromTheEnd : Mask::kFromTheStart,
           .window = window.value_or(0)};
 }

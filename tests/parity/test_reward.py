@@ -134,8 +134,9 @@ def test_a_new_head_is_that_of_the_reference(inputs, tmp_path, name):
 def test_a_new_head_is_the_same_on_every_world_size(inputs, tmp_path, name, settings):
     from transformers import AutoModelForSequenceClassification, set_seed
 
+    folder = inputs.model(name)  # making it draws, too
     set_seed(5)
-    expected = AutoModelForSequenceClassification.from_pretrained(inputs.model(name), num_labels=1).score.weight
+    expected = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1).score.weight
     for world in (1, 2, 3):
         flags = flags_of(inputs, inputs.model(name), tmp_path / str(world), seed=5,
                          **{**settings, "learning_rate": 0, "max_steps": 1})
@@ -264,15 +265,20 @@ def test_a_checkpoint_converts_to_a_reward_model(inputs, tmp_path, name):
     assert again.losses
 
 
-def test_a_head_of_several_labels_is_not_merged(inputs, tmp_path):
-    """PEFT's adapter of a classifier: its base would become a reward model of another shape."""
+def test_a_head_of_several_labels_merges_to_a_classifier(inputs, tmp_path):
+    """PEFT's adapter of a classifier: no file says what its labels are called."""
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForSequenceClassification
 
     base = AutoModelForSequenceClassification.from_pretrained(inputs.model("plain"), num_labels=3)
-    get_peft_model(base, LoraConfig(task_type="SEQ_CLS", target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    text = strata("merge-adapter", tmp_path / "adapter", tmp_path / "merged", "--base_model", inputs.model("plain"), code=2)
-    assert 'not of one label' in text and not (tmp_path / "merged").exists()
+    peft = get_peft_model(base, LoraConfig(task_type="SEQ_CLS", target_modules=["q_proj"]))
+    peft.save_pretrained(tmp_path / "adapter")
+    strata("merge-adapter", tmp_path / "adapter", tmp_path / "merged", "--base_model", inputs.model("plain"))
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert merged.config.id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
+    ids = torch.tensor([[5, 9, 30, 4]])
+    with torch.no_grad():
+        assert torch.allclose(merged(ids).logits, peft.eval()(ids).logits, atol=1e-5)
 
 
 def test_where_a_mask_comes_first_types_are_those_of_weights(inputs, tmp_path):

@@ -3,11 +3,12 @@
 // tests/parity. Usage: model_probe REQUEST.json OUTPUT.safetensors; prints one JSON object. With
 // --serve in their place: one after the other (probe_server.h).
 //
-// Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels"}],
-// "checkpoint": bool, "training": bool, "embedding_noise": number, "label_smoothing": number,
-// "balance": weight of the loss that balances experts,
-// "lora": {LoRA settings} | absent, "seed": initial values, "adapter": folder | absent,
-// "quantization": {"kind", "block", "nested", "skip", "threshold"} | absent}.
+// Request: {"model": folder, "dtype": "float32" | "bfloat16", "documents": [{"ids", "labels",
+// "types": of tokens | absent}], "task": {"loss": "pairs" | "classes" | "labels" | "numbers",
+// "targets"} of a model that looks at whole documents | absent, "checkpoint": bool, "training":
+// bool, "embedding_noise": number, "label_smoothing": number, "balance": weight of the loss that
+// balances experts, "lora": {LoRA settings} | absent, "seed": initial values, "adapter": folder |
+// absent, "quantization": {"kind", "block", "nested", "skip", "threshold"} | absent}.
 // STRATA_TEST_DEVICE=cuda computes on the first GPU.
 #include <cstdio>
 #include <cstdlib>
@@ -31,6 +32,7 @@
 #include "strata/models/embedding_scale.h"
 #include "strata/models/quantization.h"
 #include "strata/models/registry.h"
+#include "strata/nn/document_loss.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/shard/fp8_loading.h"
 #include "strata/shard/int_loading.h"
@@ -59,7 +61,7 @@ at::Tensor read_tensor(const hf::ModelFolder& folder, const std::string& name) {
 }
 
 nn::Batch make_batch(const Json& documents) {
-  std::vector<int64_t> ids, targets, positions, keys;
+  std::vector<int64_t> ids, targets, positions, keys, types;
   nn::Batch batch;
   batch.offsets = {0};
   for (size_t d = 0; d < documents.size(); ++d) {
@@ -71,6 +73,10 @@ nn::Batch make_batch(const Json& documents) {
       positions.push_back(static_cast<int64_t>(i));
       keys.push_back(static_cast<int64_t>(d << 24 | i));
     }
+    if (documents[d].contains("types")) {
+      const auto of_document = documents[d]["types"].get<std::vector<int64_t>>();
+      types.insert(types.end(), of_document.begin(), of_document.end());
+    }
     batch.offsets.push_back(static_cast<int64_t>(ids.size()));
     batch.first_labels.push_back(labels.at(0));
   }
@@ -78,7 +84,23 @@ nn::Batch make_batch(const Json& documents) {
   batch.targets = at::tensor(targets, at::kLong);
   batch.positions = at::tensor(positions, at::kLong);
   batch.token_keys = at::tensor(keys, at::kLong);
+  if (!types.empty()) batch.token_types = at::tensor(types, at::kLong);
   return batch;
+}
+
+nn::DocumentTask document_task(const Json& json, const models::Model& model,
+                               const nn::Batch& batch) {
+  static const std::map<std::string, nn::DocumentLoss> kLosses{
+      {"pairs", nn::DocumentLoss::kPairs},
+      {"classes", nn::DocumentLoss::kClasses},
+      {"labels", nn::DocumentLoss::kLabels},
+      {"numbers", nn::DocumentLoss::kNumbers}};
+  nn::DocumentTask task{.loss = kLosses.at(json.at("loss").get<std::string>()),
+                        .targets = json.value("targets", std::vector<float>{})};
+  for (size_t d = 1; d < batch.offsets.size(); ++d) {
+    task.rows.push_back(model.reads_first_token() ? batch.offsets[d - 1] : batch.offsets[d] - 1);
+  }
+  return task;
 }
 
 // The whole weights and gradients by parameter.
@@ -370,6 +392,7 @@ void move_to(at::Device device, Store& store, nn::Batch& batch) {
   for (at::Tensor* tensor : {&batch.ids, &batch.positions, &batch.token_keys}) {
     *tensor = tensor->to(device);
   }
+  if (batch.token_types.defined()) batch.token_types = batch.token_types.to(device);
   if (batch.virtual_rows.defined()) batch.virtual_rows = batch.virtual_rows.to(device);
 }
 
@@ -402,7 +425,12 @@ void run_probe(const Json& request, const std::string& output) {
     if (!p->requires_grad()) continue;
     store.gradients[p] = at::full(p->shape(), std::nan(""), store.values.at(p).options());
   }
-  const int64_t trained = batch.targets.ne(-100).sum().item<int64_t>();
+  int64_t trained = batch.targets.ne(-100).sum().item<int64_t>();
+  nn::DocumentTask task;
+  if (request.contains("task")) {
+    task = document_task(request.at("task"), *model, batch);
+    trained = static_cast<int64_t>(task.rows.size());
+  }
   nn::LossSums sums;
   nn::ForwardContext context{
       .batch = &batch,
@@ -411,7 +439,8 @@ void run_probe(const Json& request, const std::string& output) {
       .embedding_noise = request.value("embedding_noise", 0.0),
       .head = {.loss_scale = 1.0f / static_cast<float>(std::max<int64_t>(1, trained)),
                .label_smoothing = request.value("label_smoothing", 0.0f),
-               .sums = &sums}};
+               .sums = &sums,
+               .documents = request.contains("task") ? &task : nullptr}};
   writer.add("logits", all_logits(*model, store, context));
   writer.add("embedded", first_output(*model, store, context));
   // As a loss of the mean token loss plus so much of that of the experts.

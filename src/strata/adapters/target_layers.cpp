@@ -125,7 +125,9 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
   std::vector<std::string> targets;
   if (is_all_linear(options)) {
     for (const std::string& path : linear_paths) {
-      if (path != kOutputLayer && path != models::kRewardLayer) targets.push_back(path);
+      const bool is_head =
+          path == kOutputLayer || path == models::kRewardLayer || path == models::kClassifier;
+      if (!is_head) targets.push_back(path);
     }
   } else if (!options.target_pattern.has_value()) {
     targets = options.target_modules;
@@ -318,6 +320,10 @@ double scaling_of(const LoraOptions& options, const std::string& path, int64_t r
 // The base's weights inside the named modules. PEFT matches the ends of paths, with or without dot.
 std::vector<std::string> weights_to_save(const LoraOptions& options, models::Model& model) {
   const std::vector<std::string> all_paths = all_module_paths(model);
+  const auto is_document_head = [](const std::string& name) {
+    return name == models::kRewardLayer || name == models::kClassifier;
+  };
+  const auto head = std::ranges::find_if(all_paths, is_document_head);
   std::vector<std::string> modules;
   for (const std::string& entry : options.modules_to_save) {
     const size_t before = modules.size();
@@ -325,16 +331,13 @@ std::vector<std::string> weights_to_save(const LoraOptions& options, models::Mod
       if (path.ends_with(entry)) modules.push_back(path);
     }
     // PEFT names both heads that transformers' classes for sequences have.
-    const bool is_other_head =
-        entry == "classifier" &&
-        std::ranges::count(options.modules_to_save, models::kRewardLayer) > 0;
+    const bool is_other_head = is_document_head(entry) &&
+                               std::ranges::count_if(options.modules_to_save, is_document_head) > 1;
     if (modules.size() == before && !is_other_head) {
       throw ConfigError(
           "modules_to_save: found no module whose path ends with \"{}\", expected "
           "names such as {}, embed_tokens, norm; correct it",
-          entry,
-          std::ranges::count(all_paths, models::kRewardLayer) > 0 ? models::kRewardLayer
-                                                                  : kOutputLayer);
+          entry, head == all_paths.end() ? kOutputLayer : *head);
     }
   }
   std::vector<std::string> weights;

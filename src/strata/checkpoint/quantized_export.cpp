@@ -349,10 +349,9 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   QuantizedExport exported(state, base, options);
   AtomicFolder folder(out, *options.files);
   exported.write(folder.path());
-  copy_companions(base, folder.path(),
-                  {.type = options.weight_type,
-                   .gives_rewards = holds_reward_head(state),
-                   .files = options.files});
+  copy_companions(
+      base, folder.path(),
+      {.type = options.weight_type, .num_labels = labels_of_head(state), .files = options.files});
   Json config = read_json_file(folder.path() / "config.json");
   config["quantization_config"] = quantization_config(options.quantization, options.quant_storage);
   write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n", *options.files);

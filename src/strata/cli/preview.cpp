@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
@@ -74,8 +75,21 @@ PreviewDocument show_document(std::span<const int32_t> ids, std::span<const int3
   return document;
 }
 
+// "label: positive", "labels: a, b", "number: 0.5".
+std::string labels_of(const data::ExampleView& row, const data::DatasetStats& stats) {
+  if (stats.label_kind == data::LabelKind::kNumber) {
+    return fmt::format("number: {}", row.row_targets[0]);
+  }
+  std::vector<std::string> names;
+  for (const float number : row.row_targets) {
+    names.push_back(stats.labels[static_cast<size_t>(number)].name);
+  }
+  return fmt::format("{}: {}", stats.label_kind == data::LabelKind::kLabels ? "labels" : "label",
+                     fmt::join(names, ", "));
+}
+
 PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tokenizer& tokenizer,
-                    data::RowsOf kind) {
+                    data::RowsOf kind, const data::DatasetStats& stats) {
   PreviewRow shown{.index = index, .documents = {}};
   size_t begin = 0;
   for (const int32_t length : row.lengths) {
@@ -93,6 +107,7 @@ PreviewRow show_row(const data::ExampleView& row, int64_t index, const text::Tok
              : is_desirable ? "desirable"
                             : "undesirable";
     }
+    if (kind == data::RowsOf::kLabelled) name = labels_of(row, stats);
     if (name.empty() && row.lengths.size() > 1) {
       name = fmt::format("document {} of {}", number, row.lengths.size());
     }
@@ -128,7 +143,8 @@ class PreviewMaker {
     }
     const auto count = std::min<int64_t>(config_.preview.num_examples, inspection.rows);
     for (int64_t i = 0; i < count; ++i) {
-      preview.rows.push_back(show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer, kind));
+      preview.rows.push_back(
+          show_row(store_[static_cast<size_t>(i)], i, *sets_.tokenizer, kind, store_.stats()));
     }
     return preview;
   }
@@ -138,6 +154,7 @@ class PreviewMaker {
     const config::RecipeRow& recipe = config::recipe_of(config_);
     if (recipe.has_encoder) return data::RowsOf::kPairs;
     if (recipe.reads_pairs) return data::RowsOf::kPreferences;
+    if (recipe.reads_labels) return data::RowsOf::kLabelled;
     return recipe.reads_ratings ? data::RowsOf::kRated : data::RowsOf::kDocuments;
   }
 

@@ -138,18 +138,23 @@ static std::string script_of(const std::string& program, bool is_module) {
 
 void require_own_method(const std::string& program, bool is_module) {
   constexpr std::string_view kMethods[] = {"orpo", "cpo", "simpo", "bco", "grpo", "ppo", "rloo",
-                                           "xpo",  "gkd", "prm",   "mlm", "plm",  "glue"};
+                                           "xpo",  "gkd", "prm",   "mlm", "plm",  "ner"};
   // Of answers that are made while training, or whose prompts hold pictures.
   constexpr std::string_view kOfAnswers[] = {"online", "vlm"};
+  // What is classified there is no whole text.
+  constexpr std::string_view kOfOthers[] = {"token", "image", "audio", "video"};
   const std::vector<std::string> words = words_of(script_of(program, is_module));
   for (const std::string& word : words) {
-    const bool is_other = std::ranges::find(kMethods, word) != std::end(kMethods) ||
-                          ((has(words, "dpo") || has(words, "kto")) &&
-                           std::ranges::find(kOfAnswers, word) != std::end(kOfAnswers));
+    const bool is_other =
+        std::ranges::find(kMethods, word) != std::end(kMethods) ||
+        ((has(words, "dpo") || has(words, "kto")) &&
+         std::ranges::find(kOfAnswers, word) != std::end(kOfAnswers)) ||
+        (has(words, "classification") && std::ranges::find(kOfOthers, word) != std::end(kOfOthers));
     if (!is_other) continue;
     throw ConfigError(
         "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq), pairs of "
-        "answers, one preferred to the other (dpo, reward), or rated answers (kto)",
+        "answers, one preferred to the other (dpo, reward), rated answers (kto), or texts with a "
+        "label (classify)",
         program, word);
   }
 }

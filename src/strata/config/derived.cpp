@@ -34,7 +34,8 @@ std::string best_metric(const RunConfig& config) {
 bool is_greater_better(const TrainConfig& train) {
   if (train.greater_is_better) return *train.greater_is_better;
   const std::string& name = train.metric_for_best_model;
-  return !name.empty() && name != "none" && name != "None" && !name.ends_with("loss");
+  const bool is_error = name.ends_with("loss") || name.ends_with("mse");
+  return !name.empty() && name != "none" && name != "None" && !is_error;
 }
 
 }  // namespace strata::config

@@ -105,11 +105,30 @@ RecipeRow reward() {
           .figures = {"min_reward", "mean_reward", "max_reward", "accuracy", "margin"}};
 }
 
+RecipeRow classify() {
+  return {.name = "classify",
+          .command = "classify",
+          .summary = "train a model that tells which label a text has",
+          .description =
+              "Trains a model that classifies texts: a causal language model with a head of a row "
+              "for each label\nin place of its output layer. Flags take hyphens or underscores; "
+              "those with \"classify:\" below\nare this recipe's own.\n",
+          .reads_labels = true,
+          .task_type = "SEQ_CLS",
+          .label = "text classification",
+          .script_words = {"classify", "classifier"},
+          .script_parts = {"classification", "run_glue", "nlp_example"},
+          .settings = {"max_length", "long_rows", "label_smoothing_factor", "text_column_names",
+                       "text_column_delimiter", "label_column_name", "do_regression", "num_labels",
+                       "ignore_mismatched_sizes"},
+          .figures = {"accuracy", "f1", "mse"}};
+}
+
 }  // namespace
 
 const std::vector<RecipeRow>& recipes() {
-  static const std::vector<RecipeRow> rows{sft(),   peft_lora_seq2seq(), seq2seq(), dpo(), kto(),
-                                           reward()};
+  static const std::vector<RecipeRow> rows{sft(),    peft_lora_seq2seq(), seq2seq(), dpo(), kto(),
+                                           reward(), classify()};
   return rows;
 }
 

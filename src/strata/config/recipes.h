@@ -20,6 +20,7 @@ struct RecipeRow {
   bool reads_pairs = false;      // rows are pairs of answers, one preferred to the other
   bool reads_ratings = false;    // rows are single answers, desirable or not
   bool gives_rewards = false;    // a head of one number in place of the output layer
+  bool reads_labels = false;     // rows are texts with labels, which a head tells in its place
   std::string_view task_type = "CAUSAL_LM";  // PEFT's, of its adapters
   std::string_view label = {};               // beside the method, where a run is described
   // Of a script's name: whole words, or any parts. The first row that has one of them stands for
@@ -30,6 +31,9 @@ struct RecipeRow {
   std::vector<std::string_view> settings = {};
   // What its evaluations give beside what all give.
   std::vector<std::string_view> figures = {};
+
+  // The head looks at whole documents and predicts no tokens.
+  bool judges_documents() const { return gives_rewards || reads_labels; }
 };
 
 const std::vector<RecipeRow>& recipes();
@@ -38,7 +42,7 @@ const std::vector<RecipeRow>& recipes();
 const RecipeRow& recipe_of(const RunConfig& config);
 const RecipeRow& recipe_named(std::string_view name);
 
-// "sft, seq2seq, dpo, kto, reward".
+// "sft, seq2seq, dpo, kto, reward, classify".
 std::string recipe_commands();
 bool is_recipe_command(std::string_view word);
 

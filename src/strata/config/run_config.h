@@ -145,6 +145,26 @@ struct PreferenceConfig {
   double center_rewards_coefficient = 0;                // of reward
 };
 
+// What the labels of a set are to the recipe classify.
+enum class LabelProblem : uint8_t {
+  kClasses,  // one of several
+  kLabels,   // any of several
+  kNumbers,  // a number
+};
+
+// Of the recipe classify. Names and meaning of transformers' run_classification.py.
+struct ClassifyConfig {
+  std::vector<std::string> text_column_names;  // joined; empty: the first of "sentence", "text"
+  std::string text_column_delimiter = " ";
+  std::string label_column_name;      // empty: the first of "label", "labels"
+  std::optional<bool> do_regression;  // default: where the first label is no whole number
+  std::optional<int64_t> num_labels;  // default: as many as the data have
+  bool ignore_mismatched_sizes = false;
+  // What the data say of them (train/labels.h); empty where nobody has read any. No settings.
+  std::vector<std::string> label_names;
+  LabelProblem problem = LabelProblem::kClasses;
+};
+
 struct TrainConfig {
   std::string output_dir = "trainer_output";
   int64_t per_device_train_batch_size = 8;
@@ -176,7 +196,7 @@ struct TrainConfig {
   std::optional<int64_t> save_total_limit;
   bool load_best_model_at_end = false;
   std::string metric_for_best_model;      // see best_metric() in derived.h
-  std::optional<bool> greater_is_better;  // default: unless the metric's name ends in "loss"
+  std::optional<bool> greater_is_better;  // default: unless the name ends in "loss" or "mse"
   std::optional<int64_t> early_stopping_patience;  // evaluations; none or 0: no early stopping
   double early_stopping_threshold = 0;             // what an evaluation must be better by
   bool save_only_model = false;
@@ -340,6 +360,7 @@ struct RunConfig {
   LoraConfig lora;
   OptimConfig optim;
   PreferenceConfig preference;
+  ClassifyConfig classify;
   TrainConfig train;
   ShardConfig shard;
   LaunchConfig launch;

@@ -313,6 +313,12 @@ class RecipeDefaults {
     imply("long_rows", "drop");
   }
 
+  // run_classification.py's; the rest is Trainer's.
+  void imply_classify() {
+    imply("max_length", "128");
+    imply_trainer();
+  }
+
   // Those of Seq2SeqTrainingArguments and LoraConfig.
   void imply_trainer() {
     if (brings_lora_ && merge_.text("use_peft") == "true") imply_lora("8", "0");
@@ -348,6 +354,7 @@ void translate_recipe(Merge& merge) {
   if (name == "dpo") return defaults.imply_dpo();
   if (name == "kto") return defaults.imply_kto();
   if (name == "reward") return defaults.imply_reward();
+  if (name == "classify") return defaults.imply_classify();
   if (name == "peft_lora_seq2seq") defaults.imply_peft_script();
   defaults.imply_trainer();
 }

@@ -1,5 +1,6 @@
 #include "strata/data/collate.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "strata/base/error.h"
@@ -16,6 +17,10 @@ void check_row(const ExampleView& row, int64_t index) {
         "row {}: found {} ids, {} labels and documents of {} tokens, expected three "
         "equal numbers up to {}",
         index, size, row.labels.size(), covered, kMaxRowTokens);
+  }
+  if (row.second_text < 0 || row.second_text > size) {
+    throw InternalError("row {}: found a second text at token {}, expected it among {}", index,
+                        row.second_text, size);
   }
 }
 
@@ -40,6 +45,27 @@ void append_row(const ExampleView& row, int64_t row_index, const Documents& docu
       batch.num_targets += target != kNotTrained;
     }
     batch.offsets.push_back(static_cast<int64_t>(batch.ids.size()));
+  }
+}
+
+// Where any row has a second text, all tokens have a type.
+void append_types(std::span<const ExampleView> rows, MicroBatch& batch) {
+  const auto has_second = [](const ExampleView& row) { return row.second_text > 0; };
+  if (std::ranges::none_of(rows, has_second)) return;
+  for (const ExampleView& row : rows) {
+    const auto size = static_cast<int64_t>(row.ids.size());
+    const int64_t first = has_second(row) ? row.second_text : size;
+    batch.token_types.insert(batch.token_types.end(), static_cast<size_t>(first), 0);
+    batch.token_types.insert(batch.token_types.end(), static_cast<size_t>(size - first), 1);
+  }
+}
+
+// Of labelled rows.
+void append_targets(std::span<const ExampleView> rows, MicroBatch& batch) {
+  const auto has_targets = [](const ExampleView& row) { return !row.row_targets.empty(); };
+  if (std::ranges::none_of(rows, has_targets)) return;
+  for (const ExampleView& row : rows) {
+    batch.row_targets.emplace_back(row.row_targets.begin(), row.row_targets.end());
   }
 }
 
@@ -125,6 +151,8 @@ MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> r
                                          : static_cast<int64_t>(rows[i].ids.size()));
     if (are_rated) batch.ratings.push_back(rows[i].rating);
   }
+  append_types(rows, batch);
+  append_targets(rows, batch);
   if (rated_documents == 2) batch.mismatched = collate_mismatched(rows, row_indices);
   return batch;
 }

@@ -53,6 +53,7 @@ void DatasetStats::rename_files(std::vector<std::string> names) {
   };
   rename(bad_rows.first);
   for (LongRow& row : longest_rows) rename(row.where);
+  for (SeenLabel& label : labels) rename(label.first);
   for (NamedTexts* noted : {&hidden_texts, &printed_parts, &missing_answers}) {
     for (auto& [name, texts] : *noted) std::ranges::for_each(texts.first, rename);
   }
@@ -86,6 +87,10 @@ Json to_json(const DatasetStats& stats) {
   for (const LongRow& row : stats.longest_rows) {
     longest_rows.push_back({{"tokens", row.tokens}, {"where", row.where}});
   }
+  Json labels = Json::array();
+  for (const SeenLabel& label : stats.labels) {
+    labels.push_back({{"name", label.name}, {"count", label.count}, {"first", label.first}});
+  }
   return {{"num_sources", stats.num_sources},
           {"num_dropped", stats.num_dropped},
           {"num_long", stats.num_long},
@@ -102,6 +107,8 @@ Json to_json(const DatasetStats& stats) {
           {"num_text_fields", stats.num_text_fields},
           {"unused_columns", stats.unused_columns},
           {"longest_rows", std::move(longest_rows)},
+          {"label_kind", static_cast<int>(stats.label_kind)},
+          {"labels", std::move(labels)},
           {"hidden_texts", named_texts_to_json(stats.hidden_texts)},
           {"printed_parts", named_texts_to_json(stats.printed_parts)},
           {"missing_answers", named_texts_to_json(stats.missing_answers)},
@@ -129,6 +136,12 @@ DatasetStats stats_from_json(const Json& json) {
   for (const Json& row : json.at("longest_rows")) {
     stats.longest_rows.push_back(
         {.tokens = row.at("tokens").get<int64_t>(), .where = row.at("where").get<std::string>()});
+  }
+  stats.label_kind = static_cast<LabelKind>(json.at("label_kind").get<int>());
+  for (const Json& label : json.at("labels")) {
+    stats.labels.push_back({.name = label.at("name").get<std::string>(),
+                            .count = label.at("count").get<int64_t>(),
+                            .first = label.at("first").get<std::string>()});
   }
   stats.hidden_texts = named_texts_from_json(json.at("hidden_texts"));
   stats.printed_parts = named_texts_from_json(json.at("printed_parts"));

@@ -9,6 +9,7 @@
 
 #include "strata/base/json.h"
 #include "strata/data/files/source.h"
+#include "strata/data/rows/row_format.h"
 
 namespace strata::data {
 
@@ -27,6 +28,15 @@ struct LongRow {
   std::string where;  // "train.jsonl:17"
 
   bool operator==(const LongRow&) const = default;
+};
+
+// A label that rows have.
+struct SeenLabel {
+  std::string name;
+  int64_t count = 0;  // rows
+  std::string first;  // where the first of them is
+
+  bool operator==(const SeenLabel&) const = default;
 };
 
 // Texts of conversations that the chat template does not show, or not as texts, or that are
@@ -60,6 +70,10 @@ struct DatasetStats {
   std::map<std::string, HiddenTexts> hidden_texts = {};     // by the names of rows/hidden_texts.h
   std::map<std::string, HiddenTexts> printed_parts = {};    // the same
   std::map<std::string, HiddenTexts> missing_answers = {};  // by those of rows/missing_answers.h
+
+  // Of labelled rows: what their labels are, and those by name in the order in which they came.
+  LabelKind label_kind = LabelKind::kNone;
+  std::vector<SeenLabel> labels = {};
 
   std::vector<std::string> files = {};  // that the rows are of, each once, in the order of reading
 

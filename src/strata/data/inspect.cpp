@@ -118,6 +118,7 @@ Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer, Ro
     result.duplicate_rows += rows.is_seen(row.ids.first(learnt), row.labels.first(learnt));
   }
   if (kind != RowsOf::kDocuments) result.duplicates = 0;  // the same answer to another question
+  if (kind == RowsOf::kLabelled) result.no_end = 0;
   count_lengths(store, result);
   return result;
 }

@@ -38,8 +38,9 @@ inline constexpr int64_t kMaxBars = 20;
 // What the documents of a row are: for themselves, a chosen and a rejected answer
 // (rows/preference_tokenizer.h), or a source, which does not train, and its target
 // (rows/pair_tokenizer.h), or a rated answer and, where there is one, the answer of another row
-// (rated_rows.h), which is not learnt.
-enum class RowsOf : uint8_t { kDocuments, kPreferences, kPairs, kRated };
+// (rated_rows.h), which is not learnt, or a text with a label, of which no token is learnt
+// (rows/labelled_row.h).
+enum class RowsOf : uint8_t { kDocuments, kPreferences, kPairs, kRated, kLabelled };
 
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer,
                    RowsOf rows = RowsOf::kDocuments);

@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "strata/data/pack.h"
 #include "strata/data/rated_rows.h"
 #include "strata/data/row_pool.h"
+#include "strata/data/rows/labelled_row.h"
 #include "strata/data/rows/preference_row.h"
 #include "strata/data/rows/rated_row.h"
 #include "strata/data/rows/row_tokenizer.h"
@@ -41,6 +43,9 @@ bool is_format_error(const std::exception_ptr& error) {
     return false;
   }
 }
+
+// Of a set. More are no classes but texts or numbers of each row.
+constexpr size_t kMostLabels = 65536;
 
 }  // namespace
 
@@ -125,6 +130,7 @@ class Preparation::Steps {
         options_.subject,
         options_.preference ? "pair"
         : options_.rated    ? "answer"
+        : options_.labelled ? "text"
                             : "token",
         counted(stats_.num_sources, "row"), stats_.num_dropped,
         learns_answers() ? "nothing is left of an answer" : "all their labels are masked",
@@ -134,11 +140,12 @@ class Preparation::Steps {
   }
 
  private:
-  bool learns_answers() const { return options_.preference || options_.rated; }
+  bool learns_answers() const { return options_.preference || options_.rated || options_.labelled; }
   bool is_full() const { return options_.max_rows > 0 && num_kept_ >= options_.max_rows; }
 
   RowFormat format_of(const Row& row) const {
     if (options_.pairs) return {.kind = RowKind::kPair};
+    if (options_.labelled) return detect_labelled(row, *options_.labelled);
     const std::string& text_field = options_.dataset_text_field;
     if (options_.rated) return detect_rated(row, text_field);
     return options_.preference ? detect_preference(row, text_field)
@@ -157,7 +164,8 @@ class Preparation::Steps {
         continue;
       }
       first_row_ = row.where();
-      row_tokenizer_.emplace(tokenizer_, template_, options_, format_);
+      stats_.label_kind = format_.label;
+      row_tokenizer_.emplace(tokenizer_, template_, options_, format_, first_row_);
       pool_.emplace([this](const Row& r, RowOutcome& outcome) { tokenize(r, outcome); },
                     options_.threads);
     }
@@ -170,7 +178,7 @@ class Preparation::Steps {
   void tokenize(const Row& row, RowOutcome& outcome) const {
     outcome.place = row.place();
     try {
-      if (!options_.pairs) {
+      if (!options_.pairs && !options_.labelled) {
         require_format(row, format_of(row), format_, first_row_);
       }
       outcome.row = row_tokenizer_->tokenize(row);
@@ -180,7 +188,7 @@ class Preparation::Steps {
       if (std::string_view(error.what()).starts_with(where)) throw;
       throw FormatError("{}: {}", where, error.what());
     }
-    outcome.is_long = fit_length(options_, outcome.row.example);
+    outcome.is_long = fit_length(options_, outcome.row.example) || outcome.row.is_cut;
     const size_t size = outcome.row.example.ids.size();
     if (static_cast<int64_t>(size) <= kMaxRowTokens) return;
     throw FormatError("{}: found {} tokens, expected at most {}; set max_length", row.where(), size,
@@ -200,6 +208,7 @@ class Preparation::Steps {
       stats_.num_long += outcome.is_long;
       if (!is_full() && (!outcome.is_long || options_.long_rows != "drop")) describe(outcome);
       if (!outcome.is_long || options_.long_rows == "truncate") {
+        number_labels(outcome);
         take(std::move(outcome.row.example));
       } else if (options_.long_rows == "split") {
         for (Example& part : split_row(outcome.row.example, options_.max_length)) {
@@ -208,6 +217,23 @@ class Preparation::Steps {
       }
     }
     if (is_mixed_) row_ends_.push_back(num_taken_);
+  }
+
+  // By their places among the labels of the set, which is the order in which they came.
+  void number_labels(RowOutcome& outcome) {
+    for (const std::string& name : outcome.row.labels) {
+      const auto [found, is_new] = label_numbers_.try_emplace(name, stats_.labels.size());
+      if (is_new && stats_.labels.size() == kMostLabels) {
+        throw FormatError(
+            "{}: found more than {} different labels, expected classes that texts share; name "
+            "their "
+            "column with --label_column_name, or add --do_regression true for numbers",
+            outcome.place.text(), kMostLabels);
+      }
+      if (is_new) stats_.labels.push_back({.name = name, .first = outcome.place.text()});
+      ++stats_.labels[found->second].count;
+      outcome.row.example.row_targets.push_back(static_cast<float>(found->second));
+    }
   }
 
   void describe(const RowOutcome& outcome) {
@@ -286,6 +312,7 @@ class Preparation::Steps {
 
   int64_t targets_of(const ExampleView& row) const {
     if (options_.pairs) return row.lengths.back();
+    if (options_.labelled) return 1;
     if (options_.rated) return count_targets(own_document(row));
     const bool are_rewarded = options_.preference && options_.preference->are_rewarded;
     return are_rewarded ? static_cast<int64_t>(row.lengths.size()) : count_targets(row);
@@ -312,6 +339,7 @@ class Preparation::Steps {
   std::string first_bad_;  // what was wrong with it, before a good row was found
   double part_ = 0;
   int64_t num_taken_ = 0, num_kept_ = 0;
+  std::unordered_map<std::string, size_t> label_numbers_;
   std::vector<int64_t> row_ends_;  // of mixtures: rows taken after each row that was read
   std::optional<WaitingRows> waiting_, packed_;
   std::optional<Packer> packer_;

@@ -70,6 +70,10 @@ void check_prepare_options(const PrepareOptions& options) {
     throw ConfigError("threads: found {}, expected at least 1", options.threads);
   }
   if (options.preference) check_preference_options(options);
+  if (options.labelled && (options.packing || options.long_rows == "split")) {
+    throw ConfigError("{}: found with labelled texts, expected texts as wholes; remove it",
+                      options.packing ? "packing" : "long_rows split");
+  }
   if (options.rated) {
     check_answer_options(options, "rated answers");
     if (options.rated->mismatched_rows < 0) {

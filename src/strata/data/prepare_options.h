@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "strata/data/rows/labelled_row.h"
 #include "strata/data/rows/pair_tokenizer.h"
 #include "strata/data/rows/preference_tokenizer.h"
 
@@ -58,6 +59,9 @@ struct PrepareOptions {
   // (rated_rows.h). Documents are cut to max_length (at least 2) at their ends; long_rows "drop"
   // leaves longer ones out. Never packed, never split.
   std::optional<RatedOptions> rated = {};
+  // Rows are texts with labels (rows/labelled_row.h), of one document each, cut to max_length with
+  // the tokens that the tokenizer adds at its ends. Never packed, never split.
+  std::optional<LabelledOptions> labelled = {};
 };
 
 // Errors: ConfigError for options that contradict each other, whatever the rows are.

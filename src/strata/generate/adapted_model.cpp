@@ -45,8 +45,10 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
   const hf::AdapterConfig config = hf::read_adapter_config(adapter);
   if (config.task_type == "SEQ_CLS") {
     throw ConfigError(
-        "{}: found an adapter that gives texts a reward (task_type SEQ_CLS), expected one that "
-        "predicts tokens; read its numbers with transformers' AutoModelForSequenceClassification, "
+        "{}: found an adapter that gives texts a reward or a label (task_type SEQ_CLS), expected "
+        "one "
+        "that predicts tokens; read its numbers with transformers' "
+        "AutoModelForSequenceClassification, "
         "or fold it into its base with strata merge-adapter",
         adapter.string());
   }

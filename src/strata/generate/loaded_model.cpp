@@ -107,11 +107,17 @@ void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& a
         "with strata seq2seq --predict_with_generate",
         folder.path().string());
   }
-  if (models::has_reward_head(folder.config())) {
+  if (models::is_encoder(folder.config())) {
     throw ConfigError(
-        "{}: found a model that gives texts a reward, expected one that predicts tokens; read its "
-        "numbers with transformers' AutoModelForSequenceClassification",
+        "{}: found an encoder, which predicts no tokens, expected a causal language model; read "
+        "what it tells with transformers' AutoModelForSequenceClassification",
         folder.path().string());
+  }
+  if (const int64_t labels = models::num_labels(folder.config()); labels > 0) {
+    throw ConfigError(
+        "{}: found a model that gives texts a {}, expected one that predicts tokens; read its "
+        "numbers with transformers' AutoModelForSequenceClassification",
+        folder.path().string(), labels == 1 ? "reward" : "label");
   }
 }
 

@@ -12,6 +12,10 @@ struct Body {
 };
 
 constexpr Body kBodies[] = {
+    {"bert", "bert.", {"embeddings.", "encoder.", "pooler."}},
+    {"roberta", "roberta.", {"embeddings.", "encoder.", "pooler."}},
+    {"xlm-roberta", "roberta.", {"embeddings.", "encoder.", "pooler."}},
+    {"distilbert", "distilbert.", {"embeddings.", "transformer."}},
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},
@@ -63,6 +67,16 @@ std::string with_other_start(const std::string& name, std::string_view from, std
   return name.starts_with(from) ? std::string(to) + name.substr(from.size()) : name;
 }
 
+// Norms in files that came from TensorFlow (BERT's).
+std::string with_norm_of_today(const std::string& name) {
+  constexpr std::string_view kNames[][2] = {{"LayerNorm.gamma", "LayerNorm.weight"},
+                                            {"LayerNorm.beta", "LayerNorm.bias"}};
+  for (const auto& [old, now] : kNames) {
+    if (name.ends_with(old)) return name.substr(0, name.size() - old.size()) + std::string(now);
+  }
+  return name;
+}
+
 const Start* start_of(const Json& config) {
   const Json type = config.value("model_type", Json());
   for (const Start& start : kStarts) {
@@ -73,7 +87,8 @@ const Start* start_of(const Json& config) {
 
 }  // namespace
 
-std::string name_in_model(const Json& config, const std::string& name) {
+std::string name_in_model(const Json& config, const std::string& in_folder) {
+  const std::string name = with_norm_of_today(in_folder);
   for (const Body& body : kBodies) {
     if (config.value("model_type", Json()) != body.model_type) continue;
     for (const std::string_view module : body.modules) {

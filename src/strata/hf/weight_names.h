@@ -11,11 +11,12 @@
 
 namespace strata::hf {
 
-// The name in the model of what the folder with this config.json calls `name`: "lm_head.weight" for
+// The name in the model of what the folder with this config.json calls it: "lm_head.weight" for
 // GPT-NeoX's "embed_out.weight", "model.norm_f.weight" for Nemotron-H's "backbone.norm_f.weight",
 // "...experts.down_proj" for a Granite's "...output_linear.weight", and names of a body alone
-// ("decoder.layers.0...") with the whole model's prefix.
-std::string name_in_model(const Json& config, const std::string& name);
+// ("decoder.layers.0...") with the whole model's prefix; "...LayerNorm.weight" for
+// "...LayerNorm.gamma".
+std::string name_in_model(const Json& config, const std::string& in_folder);
 
 // The name in the file of the model's weight `name`.
 std::string name_in_folder(const Json& config, const std::string& name);

@@ -4,7 +4,7 @@
 
 #include "strata/models/reward_head.h"
 #include "strata/nn/chunked_cross_entropy.h"
-#include "strata/nn/reward_loss.h"
+#include "strata/nn/document_loss.h"
 
 namespace strata::models {
 namespace {
@@ -12,8 +12,9 @@ namespace {
 nn::Linear make_output_layer(const DecoderHeadOptions& o, at::ScalarType storage,
                              std::shared_ptr<nn::Parameter> tied) {
   const int64_t size = o.output_size;
-  if (o.scores_documents) {
-    return nn::Linear(kRewardLayer, {.in_features = size, .out_features = 1, .storage = storage});
+  if (o.num_labels > 0) {
+    return nn::Linear(kRewardLayer,
+                      {.in_features = size, .out_features = o.num_labels, .storage = storage});
   }
   if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
   return nn::Linear(
@@ -59,8 +60,8 @@ at::Tensor DecoderHead::prepared(const at::Tensor& x, const nn::ForwardContext& 
 
 at::Tensor DecoderHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   if (output_.path() == kRewardLayer) {
-    const at::Tensor rows = prepared(nn::rewarded_rows(x, context), context);
-    return nn::reward_loss(output_.forward(rows, context), context);
+    const at::Tensor rows = prepared(nn::document_rows(x, context), context);
+    return nn::document_loss(output_.forward(rows, context), context);
   }
   return nn::chunked_cross_entropy(prepared(x, context), output_, context);
 }

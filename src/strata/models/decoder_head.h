@@ -1,4 +1,4 @@
-// The head of decoders with LayerNorm: norm, output layer and loss, or a layer of one number in
+// The head of decoders with LayerNorm: norm, output layer and loss, or a layer for documents in
 // their place. Owns: those layers and their order. Never: the tie (tied_decoder.h).
 #pragma once
 
@@ -23,7 +23,7 @@ struct DecoderHeadOptions {
   nn::LayerNormAffine norm_affine = nn::LayerNormAffine::kWeightAndBias;
   double logit_scale = 1;  // by which logits are multiplied
   bool has_bias = false;   // of the output layer; not of one that is tied
-  bool scores_documents;   // "score", of one number, in place of the output layer
+  int64_t num_labels;      // that "score" gives in place of the output layer; 0: there is none
 };
 
 class DecoderHead final : public Block {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "strata/base/error.h"
+#include "strata/models/reward_head.h"
 
 namespace strata::models {
 
@@ -36,6 +37,8 @@ std::shared_ptr<nn::Parameter> Model::untied_copy(const std::string& name,
   weight->set_num_new_rows(tied.num_new_rows());
   return weight;
 }
+
+bool Model::is_of_document_head(const std::string& weight) const { return weight == kRewardWeight; }
 
 nn::Parameter& Model::trainable_copy(const std::string& name) {
   const bool was_tied = untie(name);

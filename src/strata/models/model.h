@@ -151,6 +151,12 @@ class Model {
   // Layers that stay plain when the base is quantised: ends of module paths.
   virtual std::vector<std::string> never_quantized() const { return {}; }
 
+  // Of a model with a head for whole documents (reward_head.h): the token of each that it reads is
+  // the first, else the last that is none of padding.
+  virtual bool reads_first_token() const { return false; }
+  // Whether the weight is of that head, which a model of the family that predicts tokens lacks.
+  virtual bool is_of_document_head(const std::string& weight) const;
+
   // Where the reference has its modules in another order than the blocks: the place of one, by the
   // name of a weight of it; those of one place stand as the blocks have them.
   virtual size_t module_place(const std::string& /*weight*/) const { return 0; }

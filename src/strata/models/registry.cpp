@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/hf/model_folder.h"
 #include "strata/libtorch/vector_math.h"
 #include "strata/models/bamba/layers.h"
+#include "strata/models/bert/model.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/deepseek/layers.h"
 #include "strata/models/falcon/model.h"
@@ -30,6 +32,7 @@
 #include "strata/models/reward_head.h"
 #include "strata/models/rotary_decoder/model.h"
 #include "strata/models/t5/model.h"
+#include "strata/models/weight_check.h"
 
 namespace strata::models {
 namespace {
@@ -37,7 +40,7 @@ namespace {
 using Create = std::unique_ptr<Model> (*)(const Json& config, const ModelOptions& options);
 
 void apply(const Json& json, const ModelOptions& options, LlamaConfig& config) {
-  config.scores_documents = has_reward_head(json);
+  config.num_labels = num_labels(json);
   config.rope.buffer_type = options.buffers;
   if (config.local_rope) config.local_rope->buffer_type = options.buffers;
   config.has_own_head = options.is_untied;
@@ -77,17 +80,31 @@ std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options
   return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
 }
 
+template <BertConfig (*parse)(const Json&)>
+std::unique_ptr<Model> create_bert(const Json& json, const ModelOptions& options) {
+  BertConfig config = parse(json);
+  config.num_labels = num_labels(json);
+  if (config.num_labels == 0) {
+    throw ConfigError(
+        "config.json: found architectures {} of an encoder, expected {}, which strata classify "
+        "makes of it; run that first",
+        dump_python(json.value("architectures", Json::array()), -1), config.names.architecture);
+  }
+  config.has_new_dense = options.has_new_dense;
+  return std::make_unique<BertModel>(config, options.storage);
+}
+
 template <Gpt2Config (*parse)(const Json&)>
 std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options) {
   Gpt2Config config = parse(json);
-  config.scores_documents = has_reward_head(json);
+  config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
   return std::make_unique<Gpt2Model>(config, options.storage);
 }
 
 std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& options) {
   GptNeoXConfig config = parse_gpt_neox_config(json);
-  config.scores_documents = has_reward_head(json);
+  config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
   config.rope.buffer_type = options.buffers;
   return std::make_unique<GptNeoXModel>(config, options.storage);
@@ -96,7 +113,7 @@ std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& opt
 template <FalconConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_falcon(const Json& json, const ModelOptions& options) {
   FalconConfig config = parse(json);
-  config.scores_documents = has_reward_head(json);
+  config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
   if (config.rope) config.rope->buffer_type = options.buffers;
   return std::make_unique<FalconModel>(config, options.storage);
@@ -105,7 +122,7 @@ std::unique_ptr<Model> create_falcon(const Json& json, const ModelOptions& optio
 template <RotaryDecoderConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOptions& options) {
   RotaryDecoderConfig config = parse(json);
-  config.scores_documents = has_reward_head(json);
+  config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
   config.rope.buffer_type = options.buffers;
   return std::make_unique<RotaryDecoderModel>(config, options.storage);
@@ -113,7 +130,7 @@ std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOption
 
 std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options) {
   OptConfig config = parse_opt_config(json);
-  config.scores_documents = has_reward_head(json);
+  config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
   return std::make_unique<OptModel>(config, options.storage);
 }
@@ -123,18 +140,33 @@ PositionTable gpt2_positions(const Json& json) {
   return {parse(json).n_positions, "n_positions"};
 }
 
+template <BertConfig (*parse)(const Json&)>
+PositionTable bert_positions(const Json& json) {
+  return {parse(json).num_positions(), "max_position_embeddings"};
+}
+
 PositionTable opt_positions(const Json& json) {
   return {parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 struct Family {
   Create create;
-  const char* classifier;  // transformers' class of such models that give rewards; null: none
+  const char*
+      classifier;  // transformers' class of such models that look at whole documents; null: none
   bool has_encoder = false;
+  const char* head_dense = nullptr;  // of an encoder alone: the weight of its head's first layer
   PositionTable (*position_table)(const Json& config) = nullptr;  // null: it computes positions
   bool experts_are_transposed = false;  // matrices of all experts are [experts, in, out]
   std::vector<ExpertLayerName> expert_layers = {};
 };
+
+template <BertConfig (*parse)(const Json&)>
+Family encoder(const char* classifier, const char* head_dense) {
+  return {.create = create_bert<parse>,
+          .classifier = classifier,
+          .head_dense = head_dense,
+          .position_table = bert_positions<parse>};
+}
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
@@ -143,6 +175,8 @@ const std::map<std::string, Family>& families() {
        {create_layers<parse_arcee_config, make_plain_mlp_layers>,
         "ArceeForSequenceClassification"}},
       {"bamba", {create_layers<parse_bamba_config, make_bamba_layers>, nullptr}},
+      {"bert",
+       encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
@@ -152,6 +186,8 @@ const std::map<std::string, Family>& families() {
       {"deepseek_v3",
        {create_layers<parse_deepseek_v3_config, make_deepseek_layers>,
         "DeepseekV3ForSequenceClassification"}},
+      {"distilbert", encoder<parse_distilbert_config>("DistilBertForSequenceClassification",
+                                                      "pre_classifier.weight")},
       {"dots1", {create_layers<parse_dots1_config, make_mixture_layers>, nullptr}},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
       {"ernie4_5_moe", {create_layers<parse_ernie4_5_moe_config, make_mixture_layers>, nullptr}},
@@ -243,6 +279,8 @@ const std::map<std::string, Family>& families() {
       {"qwen3_next",
        {create_layers<parse_qwen3_next_config, make_qwen3_5_layers>,
         "Qwen3NextForSequenceClassification"}},
+      {"roberta", encoder<parse_roberta_config>("RobertaForSequenceClassification",
+                                                "classifier.dense.weight")},
       {"seed_oss",
        {create_layers<parse_seed_oss_config, make_extended_layers>,
         "SeedOssForSequenceClassification"}},
@@ -251,7 +289,9 @@ const std::map<std::string, Family>& families() {
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
       {"starcoder2",
        {create_rotary_decoder<parse_starcoder2_config>, "Starcoder2ForSequenceClassification"}},
-      {"t5", {create_t5, nullptr, /*has_encoder=*/true}}};
+      {"t5", {create_t5, nullptr, /*has_encoder=*/true}},
+      {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
+                                                        "classifier.dense.weight")}};
   return kFamilies;
 }
 
@@ -282,6 +322,17 @@ std::vector<std::string> supported_model_types() {
 bool has_encoder(const Json& config) {
   const auto family = families().find(ConfigReader(config).text("model_type", ""));
   return family != families().end() && family->second.has_encoder;
+}
+
+bool is_encoder(const Json& config) {
+  const auto family = families().find(ConfigReader(config).text("model_type", ""));
+  return family != families().end() && family->second.head_dense != nullptr;
+}
+
+bool lacks_head_dense(const hf::ModelFolder& folder) {
+  const auto family = families().find(ConfigReader(folder.config()).text("model_type", ""));
+  const char* dense = family == families().end() ? nullptr : family->second.head_dense;
+  return dense != nullptr && find_weight(folder, dense) == nullptr;
 }
 
 bool expert_rows_are_outputs(const Json& config) {

@@ -13,6 +13,10 @@
 #include "strata/base/json.h"
 #include "strata/models/model.h"
 
+namespace strata::hf {
+class ModelFolder;
+}
+
 namespace strata::models {
 
 struct ModelOptions {
@@ -22,6 +26,8 @@ struct ModelOptions {
   at::ScalarType buffers = at::kFloat;
   // The output layer has a weight of its own, whatever config.json says of ties.
   bool is_untied = false;
+  // The files lack the first layer of the head for whole documents, see lacks_head_dense().
+  bool has_new_dense = false;
 };
 
 // Creates blocks and parameters without memory. Unknown model_type: ConfigError listing the known
@@ -30,8 +36,8 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
 
 std::vector<std::string> supported_model_types();
 
-// transformers' class of the family for texts that get a reward ("LlamaForSequenceClassification"),
-// see reward_head.h; empty: it has none.
+// transformers' class of the family for whole texts ("LlamaForSequenceClassification"), see
+// reward_head.h; empty: it has none.
 std::string classifier_of(const std::string& model_type);
 
 // Of families that hold the matrices of all experts as one parameter: whether it is [experts, out,
@@ -49,6 +55,12 @@ std::vector<ExpertLayerName> expert_layer_names(const Json& config);
 
 // Whether the family has encoder and decoder; false for an unknown one.
 bool has_encoder(const Json& config);
+// Whether it is an encoder alone, which looks at whole texts and predicts no tokens; false for an
+// unknown one.
+bool is_encoder(const Json& config);
+// Whether the family's head for whole documents begins with a layer that its other models may have,
+// and the folder's files lack it.
+bool lacks_head_dense(const hf::ModelFolder& folder);
 
 // Where each position has a row of weights, beyond which nothing is computed.
 struct PositionTable {

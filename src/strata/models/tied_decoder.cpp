@@ -23,11 +23,11 @@ bool TiedDecoder::ignores(const std::string& tensor) const {
 }
 
 bool TiedDecoder::is_called_tied() const {
-  return options_.tie_word_embeddings && !options_.scores_documents;
+  return options_.tie_word_embeddings && options_.num_labels == 0;
 }
 
 void TiedDecoder::describe_tie(Json& config) const {
-  if (is_tied() || options_.scores_documents) return;
+  if (is_tied() || options_.num_labels > 0) return;
   config["tie_word_embeddings"] = false;
   if (config.contains("tie_embedding")) config["tie_embedding"] = false;  // LFM2's
 }
@@ -54,7 +54,7 @@ WeightSources TiedDecoder::check_weights(const hf::ModelFolder& folder) {
   // The file of a tied model may hold either name, also where an adapter has untied the two since;
   // where it holds both, each of two weights is under its own.
   const bool may_share = options_.tie_word_embeddings && (is_tied() || !holds_both);
-  const bool starts_head = options_.scores_documents && lacks_reward_head(folder);
+  const bool starts_head = options_.num_labels > 0 && lacks_head(folder, options_.num_labels);
   std::vector<ExpectedWeight> expected;
   for (const nn::Parameter* parameter : parameters()) {
     const std::string& name = parameter->name();
@@ -67,7 +67,7 @@ WeightSources TiedDecoder::check_weights(const hf::ModelFolder& folder) {
     expected.push_back({parameter, std::move(names)});
   }
   std::vector<std::string> ignored = options_.ignored_suffixes;
-  if (starts_head) ignored.push_back(kHeadWeight);
+  if (starts_head) ignored.insert(ignored.end(), {kHeadWeight, "lm_head.bias", kRewardWeight});
   return match_weights(folder, expected, ignored, options_.ignored_prefixes);
 }
 

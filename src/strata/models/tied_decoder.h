@@ -18,7 +18,7 @@ class TiedDecoder : public TiedModel {
   struct Options {
     bool tie_word_embeddings;
     bool has_own_head;                               // the file's, of other values
-    bool scores_documents;                           // a head of one number, never tied
+    int64_t num_labels;                              // of a head for documents, never tied; 0: none
     std::string body_prefix = {};                    // of names that a file may hold without it
     std::vector<std::string> ignored_suffixes = {};  // of tensors that a file may hold for nothing
     std::vector<std::string> ignored_prefixes = {};

@@ -23,6 +23,8 @@ struct Batch {
   at::Tensor positions = {};  // int64 [T], position inside the document
   at::Tensor token_keys =
       {};  // int64 [T], identifies (data row, position in the row); for dropout (I6)
+  // int64 [T], of encoders: 1 for tokens of a document's second text; undefined: all are 0.
+  at::Tensor token_types = {};
   std::vector<int64_t> offsets = {};  // [D + 1], document d is tokens offsets[d] .. offsets[d+1]
   // Only for nn/virtual_tokens.h: [D] on the host, the label of each document's first token. Empty:
   // none is trained.
@@ -63,7 +65,7 @@ struct KvCache;       // nn/attention/kv_cache.h, generation only
 class KeptAttention;  // nn/attention/kept_attention.h
 struct DecoderCache;  // nn/attention/decoder_cache.h, generation of encoder-decoder models only
 struct Preference;    // nn/preference.h
-struct Rewards;       // nn/reward_loss.h
+struct DocumentTask;  // nn/document_loss.h
 class ExpertBalance;  // nn/experts/expert_balance.h
 
 // Activations beside the chain of blocks, by a number that the family gives them: one block makes
@@ -78,8 +80,9 @@ struct HeadTask {
   // The documents are answers, whose losses take the place of the tokens'; the head fills what it
   // tells of them. Null: they are not.
   Preference* preference = nullptr;
-  // Of a head that gives each document a reward: which rows it reads; it fills what they got.
-  Rewards* rewards = nullptr;
+  // Of a head that gives each document numbers: which rows it reads, what is learnt from them; it
+  // fills what they got.
+  DocumentTask* documents = nullptr;
   // Generation of encoder-decoder models: the head writes the logits after each document here, fp32
   // [D, vocab], and takes no loss.
   at::Tensor* next_logits = nullptr;

@@ -8,6 +8,8 @@
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
 #include "strata/comm/told_once.h"
+#include "strata/config/recipes.h"
+#include "strata/train/labels.h"
 #include "strata/train/loop/rehearsal.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/planning/batch_size_choice.h"
@@ -215,6 +217,11 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   PreparationLine line(output, environment.rank == 0);
   const Datasets datasets = fetch_and_prepare(config, mesh, device, line);
   std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
+  if (config::recipe_of(config).reads_labels) {
+    comm::all_or_nothing_told_once(*mesh.world, "looking at the labels", [&] {
+      settle_labels(datasets, load_model_config(config.model), config, notes);
+    });
+  }
   const auto request = [&](const config::RunConfig& planned) {
     return plan_request(planned, mesh, environment.local_world_size, datasets, device);
   };

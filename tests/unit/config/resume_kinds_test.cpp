@@ -27,7 +27,9 @@ const std::map<Resume, const char*> kExpected = {
      "neftune_noise_alpha lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio "
      "dataloader_drop_last train_sampling_strategy beta loss_type loss_weights label_smoothing "
      "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha disable_dropout "
-     "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient"},
+     "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient "
+     "text_column_names text_column_delimiter label_column_name do_regression "
+     "ignore_mismatched_sizes"},
     {Resume::kBoth,
      "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_blocksize "
      "bnb_4bit_use_double_quant bnb_4bit_compute_dtype llm_int8_threshold "
@@ -38,7 +40,7 @@ const std::map<Resume, const char*> kExpected = {
      "prompt_tuning_init prompt_tuning_init_text prefix_projection encoder_hidden_size "
      "rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern bias "
      "lora_bias optim"},
-    {Resume::kTensors, "model_name_or_path"},
+    {Resume::kTensors, "model_name_or_path num_labels"},
     {Resume::kFree,
      "recipe model_revision config_name dtype cache_dir mean_resizing resize_to_multiple_of "
      "adapter_name_or_path validation_file eval_packing dataset_num_proc dataset_cache "

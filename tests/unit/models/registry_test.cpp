@@ -1,4 +1,5 @@
-// Oracle: the defaults of transformers' GPT2Config and OPTConfig, and StarCoder's config.json.
+// Oracle: the defaults of transformers' GPT2Config, OPTConfig and BertConfig, the config.json of
+// StarCoder and of roberta-base, which serves texts of 512 tokens.
 #include "strata/models/registry.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,13 @@ TEST(Registry, FamiliesWithARowForEachPositionTellHowMany) {
   ASSERT_TRUE(opt);
   EXPECT_EQ(opt->num_positions, 2048);
   EXPECT_STREQ(opt->key, "max_position_embeddings");
+  const auto bert = table_of(R"({"model_type": "bert"})");
+  ASSERT_TRUE(bert);
+  EXPECT_EQ(bert->num_positions, 512);
+  const auto roberta = table_of(
+      R"({"model_type": "roberta", "max_position_embeddings": 514, "type_vocab_size": 1})");
+  ASSERT_TRUE(roberta);
+  EXPECT_EQ(roberta->num_positions, 512);
   EXPECT_FALSE(table_of(R"({"model_type": "llama", "max_position_embeddings": 4096})"));
   EXPECT_FALSE(table_of(R"({"model_type": "unheard_of"})"));
   EXPECT_FALSE(table_of("{}"));

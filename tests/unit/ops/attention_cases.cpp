@@ -20,13 +20,15 @@ struct AttentionInput {
   std::vector<int64_t> offsets;
   double scale, pairs;
 };
-AttentionInput attention_input(const OpSize& size, const Maker& make, int64_t window) {
+AttentionInput attention_input(const OpSize& size, const Maker& make, Sight sight) {
   const int64_t kv = (size.third + 1) / 2, cut = size.rows / 3;
   double pairs = 0;
   const std::vector<int64_t> offsets = {0, cut, cut, size.rows};
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
     for (int64_t seen = 1; seen <= offsets[d + 1] - offsets[d]; ++seen) {
-      pairs += static_cast<double>(size.third * (window == 0 ? seen : std::min(seen, window)));
+      const int64_t before = sight.window == 0 ? seen : std::min(seen, sight.window);
+      pairs += static_cast<double>(size.third *
+                                   (sight.is_causal ? before : offsets[d + 1] - offsets[d]));
     }
   }
   return {make.random({size.rows, size.third, size.columns}),
@@ -38,34 +40,37 @@ AttentionInput attention_input(const OpSize& size, const Maker& make, int64_t wi
           pairs};
 }
 
-template <int64_t kWindow>
+template <Sight kSight>
 OpCase attention_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
-  const AttentionInput in = attention_input(size, make, kWindow);
+  const AttentionInput in = attention_input(size, make, kSight);
   const reference::Attention expected =
-      reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0, kWindow);
-  const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale, kWindow);
+      reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0,
+                           kSight.window, {}, kSight.is_causal);
+  const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale, kSight);
   return {.comparisons = {{"out", found.out, expected.out}, {"lse", found.lse, expected.lse}},
-          .run = [=] { attention(in.q, in.k, in.v, in.offsets, in.scale, kWindow); },
+          .run = [=] { attention(in.q, in.k, in.v, in.offsets, in.scale, kSight); },
           .bytes = bytes_of({in.q, in.k, in.v, found.out}),
           .flops = 4 * static_cast<double>(size.columns) * in.pairs};
 }
 
-template <int64_t kWindow>
+template <Sight kSight>
 OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
-  const AttentionInput in = attention_input(size, make, kWindow);
+  const AttentionInput in = attention_input(size, make, kSight);
   const at::Tensor q64 = leaf(in.q), k64 = leaf(in.k), v64 = leaf(in.v);
-  torch::autograd::backward(
-      {reference::attention(q64, k64, v64, in.offsets, in.scale, 0, kWindow).out}, {wide(in.dout)});
-  const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale, kWindow);
+  torch::autograd::backward({reference::attention(q64, k64, v64, in.offsets, in.scale, 0,
+                                                  kSight.window, {}, kSight.is_causal)
+                                 .out},
+                            {wide(in.dout)});
+  const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale, kSight);
   const auto backward = [=] {
     return attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale,
-                              kWindow);
+                              kSight);
   };
   const AttentionGradients g = backward();
   const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    return weighted(attention(q, k, v, in.offsets, in.scale, kWindow).out, in.dout);
+    return weighted(attention(q, k, v, in.offsets, in.scale, kSight).out, in.dout);
   };
   return {
       .comparisons = {{"dq", g.dq, q64.grad()}, {"dk", g.dk, k64.grad()}, {"dv", g.dv, v64.grad()}},
@@ -80,41 +85,41 @@ OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Devi
 // With sinks about as large as the sums of scores.
 AttentionResult attend_with_sinks(const AttentionInput& in, const at::Tensor& q,
                                   const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
-                                  int64_t window) {
-  AttentionResult result = attention(q, k, v, in.offsets, in.scale, window);
+                                  Sight sight) {
+  AttentionResult result = attention(q, k, v, in.offsets, in.scale, sight);
   add_attention_sinks_(result, sinks);
   return result;
 }
 
-template <int64_t kWindow>
+template <Sight kSight>
 OpCase attention_sinks_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
-  const AttentionInput in = attention_input(size, make, kWindow);
+  const AttentionInput in = attention_input(size, make, kSight);
   const at::Tensor sinks = make.random({size.third}, 3.0);
   const reference::Attention expected = reference::attention(
-      leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0, kWindow, leaf(sinks));
-  const AttentionResult found = attend_with_sinks(in, in.q, in.k, in.v, sinks, kWindow);
+      leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0, kSight.window, leaf(sinks));
+  const AttentionResult found = attend_with_sinks(in, in.q, in.k, in.v, sinks, kSight);
   return {.comparisons = {{"out", found.out, expected.out}, {"lse", found.lse, expected.lse}},
           .run = [=] { add_attention_sinks_(found, sinks); },
           .bytes = 2 * bytes_of({found.out, found.lse})};
 }
 
-template <int64_t kWindow>
+template <Sight kSight>
 OpCase attention_sinks_backward_case(const OpSize& size, at::ScalarType type, at::Device device) {
   const Maker make{type, device};
-  const AttentionInput in = attention_input(size, make, kWindow);
+  const AttentionInput in = attention_input(size, make, kSight);
   const at::Tensor sinks = make.random({size.third}, 3.0);
   const at::Tensor q64 = leaf(in.q), k64 = leaf(in.k), v64 = leaf(in.v), s64 = leaf(sinks);
   torch::autograd::backward(
-      {reference::attention(q64, k64, v64, in.offsets, in.scale, 0, kWindow, s64).out},
+      {reference::attention(q64, k64, v64, in.offsets, in.scale, 0, kSight.window, s64).out},
       {wide(in.dout)});
-  const AttentionResult r = attend_with_sinks(in, in.q, in.k, in.v, sinks, kWindow);
+  const AttentionResult r = attend_with_sinks(in, in.q, in.k, in.v, sinks, kSight);
   const AttentionGradients g =
-      attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale, kWindow);
+      attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale, kSight);
   const at::Tensor ds = attention_sinks_gradient(in.dout, r, sinks);
   const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                          const at::Tensor& s) {
-    return weighted(attend_with_sinks(in, q, k, v, s, kWindow).out, in.dout);
+    return weighted(attend_with_sinks(in, q, k, v, s, kSight).out, in.dout);
   };
   return {
       .comparisons = {{"dq", g.dq, q64.grad()},
@@ -136,12 +141,17 @@ std::vector<OpRow> attention_ops() {
   const std::vector<OpSize> documents = {
       {7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}, {90, 128, 4}};
   const OpSize timed{2048, 64, 8};
-  return {{"attention", kBoth, documents, timed, attention_case<0>},
-          {"attention_backward", kBoth, documents, timed, attention_backward_case<0>},
-          {"attention_window", kBoth, documents, timed, attention_case<33>},
-          {"attention_window_backward", kBoth, documents, timed, attention_backward_case<33>},
-          {"attention_sinks", kBoth, documents, timed, attention_sinks_case<0>},
-          {"attention_sinks_backward", kBoth, documents, timed, attention_sinks_backward_case<33>}};
+  constexpr Sight kCausal{}, kWindow{.window = 33}, kBothWays{.is_causal = false};
+  return {
+      {"attention", kBoth, documents, timed, attention_case<kCausal>},
+      {"attention_backward", kBoth, documents, timed, attention_backward_case<kCausal>},
+      {"attention_window", kBoth, documents, timed, attention_case<kWindow>},
+      {"attention_window_backward", kBoth, documents, timed, attention_backward_case<kWindow>},
+      {"attention_both_ways", kBoth, documents, timed, attention_case<kBothWays>},
+      {"attention_both_ways_backward", kBoth, documents, timed, attention_backward_case<kBothWays>},
+      {"attention_sinks", kBoth, documents, timed, attention_sinks_case<kCausal>},
+      {"attention_sinks_backward", kBoth, documents, timed,
+       attention_sinks_backward_case<kWindow>}};
 }
 
 }  // namespace strata::ops

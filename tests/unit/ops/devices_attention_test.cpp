@@ -19,11 +19,11 @@ using reference::relative_error;
 struct Shape {
   int64_t heads, kv_heads, channels;
   std::vector<int64_t> offsets;
-  int64_t window = 0;
+  Sight sight = {};
 };
 
 void expect_attention(at::Device device, const Shape& shape, at::ScalarType type) {
-  const auto& [heads, kv_heads, channels, offsets, window] = shape;
+  const auto& [heads, kv_heads, channels, offsets, sight] = shape;
   at::manual_seed(13);
   const std::string row = device.str() + " " + c10::toString(type) + " " + std::to_string(channels);
   // Rounding of the output, of lse, and of gradients that are sums over the others.
@@ -39,9 +39,9 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   const auto leaf = [](const at::Tensor& x) { return wide(x).set_requires_grad(true); };
   const at::Tensor q64 = leaf(q), k64 = leaf(k), v64 = leaf(v);
   const reference::Attention expected =
-      reference::attention(q64, k64, v64, offsets, 0.1, 0, window);
+      reference::attention(q64, k64, v64, offsets, 0.1, 0, sight.window, {}, sight.is_causal);
   torch::autograd::backward({expected.out}, {wide(dout)});
-  const AttentionResult found = attention(q, k, v, offsets, 0.1, window);
+  const AttentionResult found = attention(q, k, v, offsets, 0.1, sight);
   EXPECT_LT(relative_error(found.out, expected.out), of_out) << row;
   ASSERT_EQ(found.lse.sizes(), expected.lse.sizes()) << row;
   EXPECT_LT(relative_error(found.lse, expected.lse), of_lse) << row;
@@ -49,7 +49,7 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   const at::Tensor by_heads = dout.transpose(0, 1).contiguous().transpose(0, 1);
   for (const at::Tensor& upstream : {dout, by_heads}) {
     const AttentionGradients g =
-        attention_backward(upstream, q, k, v, found.out, found.lse, offsets, 0.1, window);
+        attention_backward(upstream, q, k, v, found.out, found.lse, offsets, 0.1, sight);
     EXPECT_LT(relative_error(g.dq, q64.grad()), of_gradients) << row;
     EXPECT_LT(relative_error(g.dk, k64.grad()), of_gradients) << row;
     EXPECT_LT(relative_error(g.dv, v64.grad()), of_gradients) << row;
@@ -86,10 +86,21 @@ TEST(Devices, AttendWithinAWindow) {
   for (const at::Device device : devices_under_test()) {
     for (const at::ScalarType type : types_on({at::kFloat, at::kBFloat16}, false, device)) {
       for (const int64_t window : {2, 7, 64, 230}) {
-        expect_attention(device, {4, 2, 24, others, window}, type);
+        expect_attention(device, {4, 2, 24, others, {window}}, type);
       }
-      expect_attention(device, {4, 2, 64, equal, 100}, type);
-      expect_attention(device, {4, 2, 64, equal, 512}, type);
+      expect_attention(device, {4, 2, 64, equal, {100}}, type);
+      expect_attention(device, {4, 2, 64, equal, {512}}, type);
+    }
+  }
+}
+
+TEST(Devices, AttendBothWays) {
+  const std::vector<int64_t> equal = {0, 512, 1024}, others = {0, 1, 3, 70, 70, 300};
+  constexpr Sight kBothWays{.is_causal = false};
+  for (const at::Device device : devices_under_test()) {
+    for (const at::ScalarType type : types_on({at::kFloat, at::kBFloat16}, false, device)) {
+      expect_attention(device, {4, 4, 12, others, kBothWays}, type);
+      expect_attention(device, {4, 2, 64, equal, kBothWays}, type);
     }
   }
 }

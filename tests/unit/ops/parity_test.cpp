@@ -71,7 +71,8 @@ TEST_F(Parity, RmsNormRoundsLikeOlmo) {
 
 struct AttentionRow {
   std::vector<int64_t> offsets;
-  int64_t query_heads, kv_heads, channels, window = 0;
+  int64_t query_heads, kv_heads, channels;
+  Sight sight = {};
 };
 const AttentionRow kAttentionRows[] = {
     {{0, 1}, 1, 1, 1},
@@ -85,12 +86,16 @@ const AttentionRow kAttentionRows[] = {
     {{0, 50}, 12, 1, 24},
     // Windows: a token and the one before, edges of blocks of queries and keys, wider than some
     // documents.
-    {{0, 1, 40}, 2, 1, 8, 2},
-    {{0, 100, 109, 500}, 4, 2, 12, 7},
-    {{0, 257}, 8, 4, 64, 64},
-    {{0, 700}, 3, 1, 20, 65},
-    {{0, 900}, 1, 1, 16, 256},
-    {{0, 300, 1000}, 6, 3, 17, 301},
+    {{0, 1, 40}, 2, 1, 8, {2}},
+    {{0, 100, 109, 500}, 4, 2, 12, {7}},
+    {{0, 257}, 8, 4, 64, {64}},
+    {{0, 700}, 3, 1, 20, {65}},
+    {{0, 900}, 1, 1, 16, {256}},
+    {{0, 300, 1000}, 6, 3, 17, {301}},
+    // Both ways.
+    {{0, 1}, 2, 1, 8, {.is_causal = false}},
+    {{0, 1, 2, 3, 40}, 4, 2, 7, {.is_causal = false}},
+    {{0, 257, 257, 700}, 4, 4, 64, {.is_causal = false}},
 };
 
 // q, k, v as views into one fused buffer.
@@ -109,21 +114,22 @@ TEST_F(Parity, Attention) {
       const int64_t tokens = row.offsets.back();
       SCOPED_TRACE(testing::Message()
                    << c10::toString(type) << " tokens " << tokens << " heads " << row.query_heads
-                   << " channels " << row.channels << " window " << row.window);
+                   << " channels " << row.channels << " window " << row.sight.window << " causal "
+                   << row.sight.is_causal);
       const int64_t heads = row.query_heads + 2 * row.kv_heads;
       const double scale = 1 / std::sqrt(static_cast<double>(row.channels));
       const Heads x = split(random({tokens, heads, row.channels}, type), row);
       const at::Tensor dout = random({tokens, row.query_heads, row.channels}, type);
       const at::Tensor q64 = leaf(x.q), k64 = leaf(x.k), v64 = leaf(x.v);
-      const reference::Attention expected =
-          reference::attention(q64, k64, v64, row.offsets, scale, 0, row.window);
+      const reference::Attention expected = reference::attention(
+          q64, k64, v64, row.offsets, scale, 0, row.sight.window, {}, row.sight.is_causal);
       torch::autograd::backward({expected.out}, {dout.to(at::kDouble)});
 
-      const AttentionResult result = attention(x.q, x.k, x.v, row.offsets, scale, row.window);
+      const AttentionResult result = attention(x.q, x.k, x.v, row.offsets, scale, row.sight);
       EXPECT_LT(relative_error(result.out, expected.out), tolerance);
       EXPECT_LT(relative_error(result.lse, expected.lse), tolerance);
       const AttentionGradients g = attention_backward(dout, x.q, x.k, x.v, result.out, result.lse,
-                                                      row.offsets, scale, row.window);
+                                                      row.offsets, scale, row.sight);
       // A single visible key has no gradient of q and k beyond rounding.
       const double floor = tolerance * k64.grad().abs().max().item<double>() + 1e-5;
       if (tokens > 1) {
@@ -136,7 +142,7 @@ TEST_F(Parity, Attention) {
       // Into views of one fused gradient.
       const Heads d = split(at::empty({tokens, heads, row.channels}, type), row);
       attention_backward_into(dout, x.q, x.k, x.v, result.out, result.lse, row.offsets, scale,
-                              {d.q, d.k, d.v}, row.window);
+                              {d.q, d.k, d.v}, row.sight);
       EXPECT_TRUE(at::equal(d.q, g.dq) && at::equal(d.k, g.dk) && at::equal(d.v, g.dv));
     }
   }

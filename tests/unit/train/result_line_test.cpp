@@ -52,7 +52,7 @@ TEST(ResultLine, LoadsTheBaseAsTheRunDid) {
 }
 
 TEST(ResultLine, OffersNoChatWhereNothingAnswers) {
-  for (const char* recipe : {"seq2seq", "peft_lora_seq2seq", "reward"}) {
+  for (const char* recipe : {"seq2seq", "peft_lora_seq2seq", "reward", "classify"}) {
     for (const bool is_adapter : {false, true}) {
       EXPECT_THAT(result_line(run_of(recipe), is_adapter), EndsWith("report.html"));
     }

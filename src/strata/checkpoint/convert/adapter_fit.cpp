@@ -7,6 +7,7 @@
 #include "strata/adapters/target_layers.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/convert/adapter_parts.h"
+#include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
 
 namespace strata::checkpoint {
@@ -79,13 +80,16 @@ void AdapterParts::require_targets() const {
 }
 
 void AdapterParts::take_new_weight(const std::string& weight, const Parts& parts) {
-  if (weight == models::kRewardWeight && parts.whole) {
-    // Of several labels it is no layer of rewards, and config.json would say that it is.
+  const bool is_score = weight == models::kRewardWeight;
+  if (parts.whole && models::is_head_weight(weight) && is_score != models::is_encoder(config_)) {
     const std::vector<int64_t>& head = shape_of(*parts.whole);
-    if (head.size() != 2 || head[0] != 1) {
-      fail(weight, fmt::format("values [{}] and not of one label", fmt::join(head, ", ")));
+    if (models::is_label_weight(weight)) {
+      if (head.size() != 2) {
+        fail(weight, fmt::format("values [{}] and no rows of labels", fmt::join(head, ", ")));
+      }
+      num_labels_ = head[0];
     }
-    new_head_ = parts.whole;
+    new_head_.emplace_back(weight, *parts.whole);
     return;
   }
   if (in_base_.contains(weight + std::string(kBlocks))) {

@@ -75,8 +75,10 @@ class AdapterParts {
   std::optional<size_t> untied_from() const { return untied_from_; }
   // Of embedding and output layer, where the vocabulary grew.
   std::optional<int64_t> num_rows() const { return num_rows_; }
-  // The adapter's layer of rewards, in place of the base's output layer (models/reward_head.h).
-  std::optional<size_t> new_head() const { return new_head_; }
+  // The adapter's head for whole texts, in place of the base's output layer (models/reward_head.h).
+  // By the names of its weights; how many labels it tells, where it is there.
+  const std::vector<std::pair<std::string, size_t>>& new_head() const { return new_head_; }
+  std::optional<int64_t> num_labels() const { return num_labels_; }
   bool has_shared_embedding() const { return embedding_ == kShared; }
   const SharedProjection& projection() const { return projection_; }
   // Whether the base holds the weight as [in, out].
@@ -122,7 +124,7 @@ class AdapterParts {
   bool drop_second_name();
   void check_fit();
   void require_targets() const;
-  // One that the base has not: a layer of rewards, or a misfit.
+  // One that the base has not: a head for whole texts, or a misfit.
   void take_new_weight(const std::string& weight, const Parts& parts);
   // Whether the adapter has a branch for the weight.
   bool check_weight(const std::string& weight, const Parts& parts, bool unties);
@@ -150,7 +152,8 @@ class AdapterParts {
   std::map<std::string, Parts> parts_;
   SharedProjection projection_;
   std::optional<size_t> untied_from_;
-  std::optional<size_t> new_head_;
+  std::vector<std::pair<std::string, size_t>> new_head_;
+  std::optional<int64_t> num_labels_;
   std::optional<int64_t> num_rows_;
 };
 

@@ -129,11 +129,11 @@ hf::DType plain_type(const SavedState& state) {
   return (found == state.tensors().end() ? state.tensors()[0] : *found).dtype;
 }
 
-bool holds_reward_head(const SavedState& state) {
-  return std::ranges::any_of(state.tensors(), [](const SavedTensor& tensor) {
-    return tensor.weight == models::kRewardWeight && tensor.shape.size() == 2 &&
-           tensor.shape[0] == 1;
+int64_t labels_of_head(const SavedState& state) {
+  const auto head = std::ranges::find_if(state.tensors(), [](const SavedTensor& tensor) {
+    return models::is_label_weight(tensor.weight) && tensor.shape.size() == 2;
   });
+  return head == state.tensors().end() ? 0 : head->shape[0];
 }
 
 static constexpr const char* kTemplateFile = "chat_template.jinja";
@@ -196,7 +196,9 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
     hf::erase_quantization(config);
   }
   if (config.is_object() && change.unties_head) config["tie_word_embeddings"] = false;
-  if (config.is_object() && change.gives_rewards) models::give_reward_head(config);
+  if (config.is_object() && change.num_labels > 0) {
+    models::give_labels_of({}, change.num_labels, config);
+  }
   if (config.is_object() && change.vocab_size) config["vocab_size"] = *change.vocab_size;
   if (config.is_object() && tokenizer != nullptr) {
     align_special_tokens(*tokenizer, /*is_generation=*/false, config);

@@ -18,6 +18,7 @@
 #include "strata/hf/base_fingerprint.h"
 #include "strata/hf/formats/dcp.h"
 #include "strata/hf/weight_names.h"
+#include "strata/models/reward_head.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -337,13 +338,16 @@ bool write_companions(const SavedState& state, const fs::path& folder,
     write_file_atomically(folder / hf::kAdapterConfigFile, adapter_config_text(state),
                           *options.files);
     copy_tokenizer(state.path(), folder, *options.files);
+    if (const fs::path labels = state.path() / models::kLabelsFile; fs::is_regular_file(labels)) {
+      write_file_atomically(folder / models::kLabelsFile, read_file(labels), *options.files);
+    }
     return true;
   }
   const fs::path base = base_model_of(state);
   return !base.empty() && copy_companions(base, folder,
                                           {.type = options.weight_type.value_or(plain_type(state)),
                                            .is_packed = holds_packed(state),
-                                           .gives_rewards = holds_reward_head(state),
+                                           .num_labels = labels_of_head(state),
                                            .config = options.config,
                                            .files = options.files});
 }

@@ -46,8 +46,8 @@ std::optional<hf::DType> result_type_of(const SavedState& state);
 // known or not there.
 std::filesystem::path base_model_of(const SavedState& state);
 
-// Whether the weights have a layer of rewards (models/reward_head.h).
-bool holds_reward_head(const SavedState& state);
+// The labels of the weights' head for whole texts (models/reward_head.h); 0: they have none.
+int64_t labels_of_head(const SavedState& state);
 
 // Copies config.json, the tokenizer and their like from one model folder to another. `type` and
 // `unties_head` correct config.json. Returns whether there was a config.json.
@@ -56,8 +56,8 @@ struct ConfigChange {
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
   bool is_packed = false;   // some are in MXFP4, ... (holds_packed()); else the method is left out
-  // The weights have a layer of rewards, whatever the model had that the run started from.
-  bool gives_rewards = false;
+  // labels_of_head(), whatever the model had that the run started from.
+  int64_t num_labels = 0;
   std::optional<int64_t> vocab_size = {};
   Json config = {};  // in place of that of `from`; null: that one
   // Whose tokenizer is copied; where that has no vocabulary, over that of `from`. Empty: that of

@@ -90,7 +90,11 @@ class Merger {
   std::vector<std::string> write(const fs::path& out) {
     require_new_folder(out);
     const Layout layout = layout_of_result();
-    if (parts_.new_head()) models::give_reward_head(config_);
+    if (const auto count = parts_.num_labels()) {
+      models::give_labels_of(adapter_.path(), *count, config_);
+    } else if (const int64_t labels = models::num_labels(config_); labels > 0) {
+      models::give_labels_of(adapter_.path(), labels, config_);
+    }
     const hf::ShardPlan plan = hf::plan_shards(layout.sizes, options_.max_shard_size);
     AtomicFolder folder(out, *options_.files);
     ExportFiles files(folder.path(), Trained::kUnknown, *options_.files);
@@ -128,13 +132,13 @@ class Merger {
   Layout layout_of_result() const {
     Layout layout;
     for (const SavedTensor& tensor : base_.tensors()) {
-      const bool is_replaced = parts_.new_head() && tensor.weight == AdapterParts::kHead;
+      const bool is_replaced = parts_.num_labels() && models::is_of_other_head(tensor.weight);
       if (!is_replaced) add_tensor(layout, tensor.weight, parts_.resized(tensor));
     }
-    if (const auto head = parts_.new_head()) {
-      SavedTensor rewards = adapter_.tensors()[*head];
-      rewards.dtype = plain_type(base_);
-      add_tensor(layout, models::kRewardWeight, rewards);
+    for (const auto& [weight, index] : parts_.new_head()) {
+      SavedTensor head = adapter_.tensors()[index];
+      head.dtype = plain_type(base_);
+      add_tensor(layout, weight, head);
     }
     if (const auto untied_from = parts_.untied_from()) {
       SavedTensor head = base_.tensors()[*untied_from];
@@ -155,7 +159,7 @@ class Merger {
         .is_decoded = true,
         .is_packed = holds_packed(base_),
         .vocab_size = parts_.num_rows(),
-        .config = parts_.new_head() ? config_ : Json(),
+        .config = models::num_labels(config_) > 0 ? config_ : Json(),
         .tokenizer = adapter_.path(),
         .takes_special_tokens = true,
         .notes = &notes,

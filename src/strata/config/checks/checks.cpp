@@ -176,8 +176,8 @@ class CommonRules : Rules {
           "two names; write splits as train,test or set eval_strategy no",
           source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
     }
-    // The reward of a text is that of its last token that is none of padding.
-    if (!recipe_of(config_).gives_rewards) {
+    // A text is judged by its last token that is none of padding.
+    if (!recipe_of(config_).judges_documents()) {
       warn_without_effect("pad_token", "rows are not padded");
     }
     if (data.chat_template_format != "none" && !data.chat_template_path.empty()) {

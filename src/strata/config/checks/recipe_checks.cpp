@@ -29,6 +29,8 @@ class RecipeRules : Rules {
     if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
     if (recipe_.reads_ratings) check_rated(config_, merge_, warnings_);
     if (recipe_.gives_rewards) check_rewards();
+    if (recipe_.judges_documents()) check_head();
+    if (recipe_.reads_labels) check_labels();
     check_files();
     if (!recipe_.has_encoder) return;
     check_columns();
@@ -101,12 +103,34 @@ class RecipeRules : Rules {
           "reward of the whole; remove it",
           source("long_rows"), config_.data.long_rows);
     }
+  }
+
+  void check_head() const {
     const LoraConfig& lora = config_.lora;
-    if (lora.use_peft && is_tuning_of_tokens(lora.peft_type)) {
+    if (!lora.use_peft || !is_tuning_of_tokens(lora.peft_type)) return;
+    throw ConfigError(
+        "{}: found {} with the recipe {}, expected a method that trains the new head, too; use "
+        "LORA",
+        source("peft_type"), lora.peft_type, recipe_.command);
+  }
+
+  void check_labels() const {
+    const ClassifyConfig& classify = config_.classify;
+    if (config_.data.long_rows == "split") {
       throw ConfigError(
-          "{}: found {} with the recipe reward, expected a method that trains the new head, too; "
-          "use LORA",
-          source("peft_type"), lora.peft_type);
+          "{}: found split with the recipe classify, expected truncate or drop: a part of a text "
+          "need not have the label of the whole; change it",
+          source("long_rows"));
+    }
+    const bool is_number = classify.do_regression.value_or(false);
+    if (is_number && classify.num_labels.value_or(1) != 1) {
+      throw ConfigError("{}: found {} beside {} true, expected 1 number a text; remove it",
+                        source("num_labels"), *classify.num_labels, source("do_regression"));
+    }
+    if (is_number && config_.train.label_smoothing_factor > 0) {
+      throw ConfigError("{}: found {} beside {} true, expected it with classes; remove it",
+                        source("label_smoothing_factor"), config_.train.label_smoothing_factor,
+                        source("do_regression"));
     }
   }
 

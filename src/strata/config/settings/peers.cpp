@@ -213,6 +213,22 @@ std::vector<Known> seq2seq() {
   };
 }
 
+std::vector<Known> classification() {
+  return {
+      {"metric_name",
+       {"none", "accuracy", "f1", "mse"},
+       "evaluations give accuracy and f1, of numbers mse"},
+      {"shuffle_train_dataset", {"false", "*"}, "every epoch has an order of its own", true},
+      {"shuffle_seed", {"42", "*"}, "the order of rows follows from seed"},
+      {"remove_splits", {"none", "*"}, "splits names those that are read"},
+      {"remove_columns", {"none", "*"}, "only known columns are read"},
+      {"task_name",
+       {"none"},
+       "name the data: --dataset_name nyu-mll/glue --dataset_config TASK --text_column_names "
+       "COLUMN"},
+  };
+}
+
 std::vector<Known> quantisation() {
   const std::vector<std::string_view> kStorageTypes = {"uint8",    "int8",    "float16",
                                                        "bfloat16", "float32", "float64"};
@@ -262,6 +278,7 @@ std::vector<Setting> unsupported_sft_settings() {
   std::vector<Setting> all = unsupported("SFTConfig", sft());
   append(all, unsupported("DPOConfig", dpo()));
   append(all, unsupported("run_summarization.py", seq2seq()));
+  append(all, unsupported("run_classification.py", classification()));
   return all;
 }
 

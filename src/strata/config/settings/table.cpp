@@ -13,9 +13,10 @@ namespace {
 
 std::vector<Setting> build_table() {
   return joined({file_and_model_settings, row_settings, adapter_settings, training_settings,
-                 preference_settings, sharding_settings, launch_settings, accelerate_file_settings,
-                 accelerate_section_settings, unsupported_trainer_settings,
-                 unsupported_sft_settings, unsupported_lora_settings});
+                 preference_settings, classification_settings, sharding_settings, launch_settings,
+                 accelerate_file_settings, accelerate_section_settings,
+                 unsupported_trainer_settings, unsupported_sft_settings,
+                 unsupported_lora_settings});
 }
 
 using Index = std::map<std::string, const Setting*, std::less<>>;

@@ -160,6 +160,7 @@ std::vector<Setting> row_settings();
 std::vector<Setting> adapter_settings();
 std::vector<Setting> training_settings();
 std::vector<Setting> preference_settings();
+std::vector<Setting> classification_settings();
 std::vector<Setting> sharding_settings();
 std::vector<Setting> launch_settings();
 std::vector<Setting> accelerate_file_settings();

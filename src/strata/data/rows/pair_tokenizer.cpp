@@ -71,12 +71,18 @@ const std::string& translation_of(const Row& row, const std::string& language) {
       row.where(), language, kTranslation);
 }
 
-// Cut so that the tokens that the tokenizer adds at both ends stay.
-std::vector<int32_t> encode(const std::string& text, const text::Tokenizer& tokenizer,
-                            int64_t max_length, const char* setting, bool& is_cut) {
+void require_tokens(const Row& row, const std::vector<int32_t>& ids, const char* what) {
+  if (!ids.empty()) return;
+  throw FormatError("{}: found a {} without any token, expected text", row.where(), what);
+}
+
+}  // namespace
+
+std::vector<int32_t> encode_to_length(const std::string& text, const text::Tokenizer& tokenizer,
+                                      int64_t max_length, const char* setting, bool& is_cut) {
   std::vector<int32_t> ids = tokenizer.encode(text);
   const auto most = static_cast<size_t>(max_length);
-  is_cut = ids.size() > most;
+  is_cut = most > 0 && ids.size() > most;
   if (!is_cut) return ids;
   const std::vector<int32_t> body = tokenizer.encode(text, /*add_special_tokens=*/false);
   const size_t added = ids.size() - std::min(body.size(), ids.size());
@@ -95,13 +101,6 @@ std::vector<int32_t> encode(const std::string& text, const text::Tokenizer& toke
   return ids;
 }
 
-void require_tokens(const Row& row, const std::vector<int32_t>& ids, const char* what) {
-  if (!ids.empty()) return;
-  throw FormatError("{}: found a {} without any token, expected text", row.where(), what);
-}
-
-}  // namespace
-
 TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
                             const PairOptions& options) {
   std::string source, target, name;
@@ -114,11 +113,12 @@ TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
   }
   TokenizedPair pair;
   Example& example = pair.example;
-  example.ids = encode(options.source_prefix + source, tokenizer, options.max_source_length,
+  example.ids =
+      encode_to_length(options.source_prefix + source, tokenizer, options.max_source_length,
                        "max_source_length", pair.source_is_cut);
   require_tokens(row, example.ids, "source");
-  const std::vector<int32_t> labels =
-      encode(target, tokenizer, options.max_target_length, "max_target_length", pair.target_is_cut);
+  const std::vector<int32_t> labels = encode_to_length(target, tokenizer, options.max_target_length,
+                                                       "max_target_length", pair.target_is_cut);
   require_tokens(row, labels, "target");
   example.lengths = {static_cast<int32_t>(example.ids.size()), static_cast<int32_t>(labels.size())};
   example.labels.assign(example.ids.size(), -100);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "strata/data/batch.h"
 #include "strata/data/files/source.h"
@@ -36,5 +37,10 @@ struct TokenizedPair {
 // Threads: any number at the same time.
 TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
                             const PairOptions& options);
+
+// The ids of a text, cut to max_length (0: not) so that the tokens that the tokenizer adds at both
+// ends stay. Errors: ConfigError, which names the setting, for a length that those fill.
+std::vector<int32_t> encode_to_length(const std::string& text, const text::Tokenizer& tokenizer,
+                                      int64_t max_length, const char* setting, bool& is_cut);
 
 }  // namespace strata::data

@@ -49,6 +49,8 @@ std::string describe(const RowFormat& format) {
       return "a rated answer of text";
     case RowKind::kRatedMessages:
       return "a rated answer of messages";
+    case RowKind::kLabelled:
+      return "a row of a text and a label";
     case RowKind::kTokens:
       break;
   }
@@ -137,6 +139,8 @@ bool is_used(const std::string& column, const Row& row, const RowFormat& format,
       return is_one_of(column, {"prompt", "completion", "label"});
     case RowKind::kRatedMessages:
       return is_template_variable || is_one_of(column, {"prompt", "completion", "label", "system"});
+    case RowKind::kLabelled:
+      return column == format.label_column || std::ranges::count(format.text_columns, column) > 0;
     case RowKind::kPair:
       break;  // the two columns are chosen by settings, or by their places
   }
@@ -154,6 +158,9 @@ void count_unused_columns(const Row& row, const RowFormat& format, const std::st
 
 bool reads_text_field(const Row& row, const RowFormat& format, const std::string& text_field) {
   if (format.kind == RowKind::kText) return true;
+  if (format.kind == RowKind::kLabelled) {
+    return std::ranges::count(format.text_columns, text_field) > 0;
+  }
   return format.kind == RowKind::kPromptText && row.find(text_field) != nullptr;
 }
 

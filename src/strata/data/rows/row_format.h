@@ -2,6 +2,7 @@
 // Never renders templates, never tokenizes.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,6 +24,15 @@ enum class RowKind {
   kPreferenceMessages,  // the same as message lists
   kRatedText,           // prompt, completion and label, the first two strings
   kRatedMessages,       // the same as message lists
+  kLabelled,            // a text and a label (labelled_row.h)
+};
+
+// What the label of a row is.
+enum class LabelKind : uint8_t {
+  kNone,
+  kClass,   // one of several
+  kLabels,  // a list of any of several
+  kNumber,
 };
 
 struct RowFormat {
@@ -32,6 +42,11 @@ struct RowFormat {
   bool has_completion_mask = false;
   bool has_assistant_masks = false;
   bool shares_prompt = false;  // of preferences: the prompt is what both answers begin with
+  // Of kLabelled; `names_numbers`: a number with a fraction may be the name of a class.
+  LabelKind label = LabelKind::kNone;
+  std::vector<std::string> text_columns = {};
+  std::string label_column = {};
+  bool names_numbers = false;
 
   bool is_preference() const {
     return kind == RowKind::kPreferenceText || kind == RowKind::kPreferenceMessages;

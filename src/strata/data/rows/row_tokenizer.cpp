@@ -4,12 +4,16 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <utility>
+
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/base/labels.h"
 #include "strata/data/rows/assistant_mask.h"
 #include "strata/data/rows/conversation_row.h"
 #include "strata/data/rows/hidden_texts.h"
+#include "strata/data/rows/labelled_row.h"
 #include "strata/data/rows/missing_answers.h"
 #include "strata/data/rows/preference_row.h"
 #include "strata/data/rows/rated_row.h"
@@ -95,11 +99,13 @@ void check_options(const PrepareOptions& options, const RowFormat& format,
 }  // namespace
 
 RowTokenizer::RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
-                           const PrepareOptions& options, const RowFormat& format)
+                           const PrepareOptions& options, const RowFormat& format,
+                           std::string first_row)
     : tokenizer_(tokenizer),
       template_(tmpl),
       options_(options),
       format_(format),
+      first_row_(std::move(first_row)),
       completion_only_(options.completion_only_loss.value_or(format.has_prompt())),
       adds_specials_(options.add_special_tokens.value_or(!format.is_conversational())) {
   check_options(options, format, tmpl);
@@ -151,6 +157,9 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
     case RowKind::kRatedText:
     case RowKind::kRatedMessages:
       result = tokenize_rated(row);
+      break;
+    case RowKind::kLabelled:
+      result = tokenize_labelled(row);
       break;
   }
   if (options_.append_concat_token) append_eos(result.example);
@@ -338,6 +347,25 @@ void RowTokenizer::mask_prompt(const std::vector<int32_t>& prompt, TokenizedRow&
   if (completion_only_) {
     std::fill_n(example.labels.begin(), end - prompt.begin(), kNotTrained);
   }
+}
+
+TokenizedRow RowTokenizer::tokenize_labelled(const Row& row) const {
+  LabelledText labelled = read_labelled(row, format_, options_.labelled->delimiter, first_row_);
+  const int64_t most =
+      options_.long_rows == "truncate" && options_.max_length > 0 ? options_.max_length : 0;
+  bool is_cut = false;
+  TokenizedRow result{
+      .example = document(encode_to_length(labelled.text, tokenizer_, most, "max_length", is_cut)),
+      .labels = std::move(labelled.labels),
+      .is_cut = is_cut};
+  if (result.example.ids.empty()) {
+    throw FormatError(
+        "{}: found a text without any token in \"{}\", expected one to classify; leave such rows "
+        "out with --on_bad_row skip",
+        row.where(), fmt::join(format_.text_columns, "\", \""));
+  }
+  result.example.row_targets = std::move(labelled.numbers);
+  return result;
 }
 
 TokenizedRow RowTokenizer::read_tokens(const Row& row) const {

@@ -22,6 +22,8 @@ struct TokenizedRow {
   std::vector<std::string> hidden_texts = {}, printed_parts = {};
   // missing_answers.h; of preferences those of the chosen one: the rejected may well be none.
   std::vector<std::string> missing_answers = {};
+  std::vector<std::string> labels = {};  // of a labelled row, by their names
+  bool is_cut = false;                   // a labelled row, to max_length
 };
 
 // Threads: tokenize() may be called at the same time from any thread.
@@ -30,7 +32,7 @@ class RowTokenizer {
   // Keeps references to all but the format.
   // Errors: ConfigError if the rows' format, the tokenizer and the options do not go together.
   RowTokenizer(const text::Tokenizer& tokenizer, const text::ChatTemplate* tmpl,
-               const PrepareOptions& options, const RowFormat& format);
+               const PrepareOptions& options, const RowFormat& format, std::string first_row = {});
 
   // Errors: FormatError with file and line.
   TokenizedRow tokenize(const Row& row) const;
@@ -49,6 +51,7 @@ class RowTokenizer {
   std::string prompt_text(const Row& row, const Json& prompt) const;
   // A prompt with one of its answers.
   TokenizedRow tokenize_answer(const Row& row, const Json& prompt, const Json& answer) const;
+  TokenizedRow tokenize_labelled(const Row& row) const;
   TokenizedRow read_tokens(const Row& row) const;
   TokenizedRow tokenize_chat(const Row& row, const Json& messages, const Json& extra) const;
   std::vector<int32_t> encode(const std::string& text) const;
@@ -60,6 +63,7 @@ class RowTokenizer {
   const text::ChatTemplate* template_;
   const PrepareOptions& options_;
   RowFormat format_;
+  std::string first_row_;  // of the set: where it is
   bool completion_only_;
   bool adds_specials_;
   std::string eos_;

@@ -40,7 +40,7 @@ class FileWriter {
   uint64_t size() const { return at_ + buffer_.size(); }
 
  private:
-  static constexpr size_t kFlushBytes = size_t{1} << 20;
+  static constexpr size_t kFlushBytes = size_t{1} << 18;
 
   FileWriter(const std::filesystem::path& path, std::string subject);
   void write(uint64_t offset, std::span<const std::byte> bytes);

@@ -220,6 +220,13 @@ void add_options(KeyHash& hash, const PrepareOptions& o) {
     if (o.preference->are_rewarded) hash.add("rewarded");
   }
   if (o.rated) hash.add(fmt::format("rated {}", o.rated->mismatched_rows));
+  if (o.labelled) {
+    hash.add(fmt::format("labelled {} {}", o.labelled->text_columns.size(),
+                         choice(o.labelled->are_numbers)));
+    for (const std::string& column : o.labelled->text_columns) hash.add(column);
+    hash.add(o.labelled->delimiter);
+    hash.add(o.labelled->label_column);
+  }
 }
 
 }  // namespace

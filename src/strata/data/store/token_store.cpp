@@ -53,9 +53,11 @@ ExampleView TokenStore::operator[](size_t row) const {
   if (rows_ != nullptr) return (*rows_)[row];
   const uint64_t token = row == 0 ? 0 : row_ends_[row - 1];
   const uint64_t size = row_ends_[row] - token;
-  const ExampleView view = {tokens_.subspan(2 * token, size),
-                            tokens_.subspan(2 * token + size, size), lengths(row),
-                            static_cast<Rating>(ratings_[row])};
+  ExampleView view = {tokens_.subspan(2 * token, size), tokens_.subspan(2 * token + size, size),
+                      lengths(row), static_cast<Rating>(ratings_[row])};
+  view.second_text = second_texts_[row];
+  const uint64_t target = row == 0 ? 0 : target_ends_[row - 1];
+  view.row_targets = targets_.subspan(target, target_ends_[row] - target);
   forget_some(view.ids.size_bytes() + view.labels.size_bytes());
   if (checksum_of(view) != checksums_[row]) {
     refuse(path_, fmt::format("row {} not as it was written", row));
@@ -85,9 +87,10 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
   }
   constexpr uint64_t kLimit = uint64_t{1} << 56;
   const bool is_sane = header.note_bytes < kLimit && header.rows < kLimit &&
-                       header.documents < kLimit && header.tokens < kLimit;
-  const uint64_t expected = sizeof header + 8 * header.tokens + 25 * header.rows +
-                            4 * header.documents + header.note_bytes;
+                       header.documents < kLimit && header.tokens < kLimit &&
+                       header.targets < kLimit;
+  const uint64_t expected = sizeof header + 8 * header.tokens + 37 * header.rows +
+                            4 * header.documents + 4 * header.targets + header.note_bytes;
   if (!is_sane || bytes.size() != expected) refuse(path, fmt::format("{} bytes", bytes.size()));
   const auto index = bytes.subspan(sizeof header + 8 * header.tokens);
   if (XXH3_64bits(index.data(), index.size()) != header.checksum) {
@@ -102,8 +105,11 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
   tokens_ = take(int32_t{}, 2 * header.tokens);
   row_ends_ = take(uint64_t{}, header.rows);
   document_ends_ = take(uint64_t{}, header.rows);
+  target_ends_ = take(uint64_t{}, header.rows);
   checksums_ = take(uint64_t{}, header.rows);
   lengths_ = take(int32_t{}, header.documents);
+  second_texts_ = take(int32_t{}, header.rows);
+  targets_ = take(float{}, header.targets);
   ratings_ = take(uint8_t{}, header.rows);
   const auto is_unknown = [](uint8_t rating) { return rating > uint8_t(Rating::kDesirable); };
   if (std::ranges::any_of(ratings_, is_unknown)) refuse(path, "an unknown rating");
@@ -116,14 +122,16 @@ void TokenStore::read(const std::filesystem::path& path, std::span<const std::by
 }
 
 void TokenStore::check_positions(const std::filesystem::path& path) const {
-  uint64_t token = 0, document = 0;
+  uint64_t token = 0, document = 0, target = 0;
   for (size_t i = 0; i < row_ends_.size(); ++i) {
-    if (row_ends_[i] < token || document_ends_[i] < document)
+    if (row_ends_[i] < token || document_ends_[i] < document || target_ends_[i] < target) {
       refuse(path, "positions out of order");
+    }
     token = row_ends_[i];
     document = document_ends_[i];
+    target = target_ends_[i];
   }
-  if (2 * token > tokens_.size() || document > lengths_.size()) {
+  if (2 * token > tokens_.size() || document > lengths_.size() || target > targets_.size()) {
     refuse(path, "positions out of order");
   }
 }

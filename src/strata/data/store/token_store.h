@@ -62,8 +62,9 @@ class TokenStore {
   std::filesystem::path path_;
   // The parts of the mapped file.
   std::span<const int32_t> tokens_;  // of each row its ids, then its labels
-  std::span<const uint64_t> row_ends_, document_ends_, checksums_;
-  std::span<const int32_t> lengths_;
+  std::span<const uint64_t> row_ends_, document_ends_, target_ends_, checksums_;
+  std::span<const int32_t> lengths_, second_texts_;
+  std::span<const float> targets_;
   std::span<const uint8_t> ratings_;
   std::shared_ptr<std::atomic<uint64_t>> mapped_bytes_;  // since pages were last forgotten
   std::shared_ptr<const void> at_end_;                   // removes the file

@@ -26,6 +26,10 @@ uint64_t checksum_of(const ExampleView& row) {
   }
   // Rows without one have the sum that they had when there was none: checkpoints know them by it.
   if (row.rating != Rating::kNone) hash = XXH3_64bits_withSeed(&row.rating, 1, hash);
+  if (row.second_text != 0) hash = XXH3_64bits_withSeed(&row.second_text, sizeof(int32_t), hash);
+  if (!row.row_targets.empty()) {
+    hash = XXH3_64bits_withSeed(row.row_targets.data(), row.row_targets.size_bytes(), hash);
+  }
   return hash;
 }
 
@@ -76,10 +80,14 @@ void TokenWriter::write(const ExampleView& row) {
   ++header_.rows;
   header_.tokens += row.ids.size();
   header_.documents += row.lengths.size();
+  header_.targets += row.row_targets.size();
   row_ends_.add(one(header_.tokens));
   document_ends_.add(one(header_.documents));
+  target_ends_.add(one(header_.targets));
   checksums_.add(one(checksum_of(row)));
   lengths_.add(row.lengths);
+  second_texts_.add(one(row.second_text));
+  targets_.add(row.row_targets);
   ratings_.add(one(static_cast<uint8_t>(row.rating)));
 }
 
@@ -94,7 +102,8 @@ void TokenWriter::finish(const DatasetStats& stats, bool syncs) {
       file_.add(part);
       hash.update(part);
     };
-    for (auto* column : {&row_ends_, &document_ends_, &checksums_, &lengths_, &ratings_}) {
+    for (auto* column : {&row_ends_, &document_ends_, &target_ends_, &checksums_, &lengths_,
+                         &second_texts_, &targets_, &ratings_}) {
       column->drain(take);
     }
     take(std::as_bytes(std::span<const char>(note)));

@@ -18,10 +18,11 @@ struct TokenFileHeader {
   uint64_t rows;
   uint64_t documents;
   uint64_t tokens;
+  uint64_t targets;     // of labelled rows
   uint64_t note_bytes;  // of the JSON with the statistics
   uint64_t checksum;    // of all behind the tokens
 };
-inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '4'};
+inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '5'};
 
 // What the file says beside each row, so that a damaged row is never trained on.
 uint64_t checksum_of(const ExampleView& row);
@@ -39,7 +40,7 @@ class WaitingColumn {
   void drain(const std::function<void(std::span<const std::byte>)>& take);
 
  private:
-  static constexpr size_t kRoom = size_t{1} << 20;
+  static constexpr size_t kRoom = size_t{1} << 18;
 
   void spill();
 
@@ -67,7 +68,8 @@ class TokenWriter {
 
   FileWriter file_;
   TokenFileHeader header_ = {};
-  WaitingColumn row_ends_, document_ends_, checksums_, lengths_, ratings_;
+  WaitingColumn row_ends_, document_ends_, target_ends_, checksums_, lengths_, second_texts_,
+      targets_, ratings_;
   bool has_failed_ = false;
 };
 

@@ -45,8 +45,8 @@ struct FalconConfig {
   double attention_output_dropout = 0;  // of what attention adds, one by one alone
   double hidden_dropout = 0;  // of what the MLP adds; side by side, of what both do together
   bool tie_word_embeddings = true;
-  bool scores_documents = false;        // a head of one number in place of the output layer
-  bool has_own_head = false;            // in the file of the weights, although config.json ties
+  int64_t num_labels = 0;     // that a head gives a document in place of the output layer; 0: none
+  bool has_own_head = false;  // in the file of the weights, although config.json ties
   std::optional<nn::RopeOptions> rope;  // nothing: ALiBi (nn/attention/alibi.h)
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }

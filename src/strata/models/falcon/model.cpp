@@ -23,7 +23,7 @@ DecoderHeadOptions head_of(const FalconConfig& c) {
           .output_size = c.hidden_size,
           .vocab_size = c.vocab_size,
           .norm_eps = c.layer_norm_eps,
-          .scores_documents = c.scores_documents};
+          .num_labels = c.num_labels};
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ DecoderHeadOptions head_of(const FalconConfig& c) {
 FalconModel::FalconModel(const FalconConfig& config, at::ScalarType storage)
     : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
                    .has_own_head = config.has_own_head,
-                   .scores_documents = config.scores_documents,
+                   .num_labels = config.num_labels,
                    .ignored_suffixes = {"rotary_emb.inv_freq"}},
                   storage),
       config_(config),

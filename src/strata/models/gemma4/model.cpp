@@ -23,7 +23,7 @@ std::vector<std::string> unread_weights(const Gemma4Config& config) {
 Gemma4Model::Gemma4Model(const Gemma4Config& config, at::ScalarType storage)
     : TiedDecoder({.tie_word_embeddings = config.llama.tie_word_embeddings,
                    .has_own_head = config.llama.has_own_head,
-                   .scores_documents = config.llama.scores_documents,
+                   .num_labels = config.llama.num_labels,
                    .ignored_prefixes = unread_weights(config)},
                   storage),
       config_(config),

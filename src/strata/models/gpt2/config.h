@@ -36,7 +36,7 @@ struct Gpt2Config {
   bool interleaved = false;
   // The reference keeps its causal mask, a byte for each pair of positions.
   bool keeps_mask = false;
-  bool scores_documents = false;  // a head of one number in place of the output layer
+  int64_t num_labels = 0;  // that a head gives a document in place of the output layer; 0: none
   // The output layer has a weight of its own, whatever config.json says of ties.
   bool has_own_head = false;
 

@@ -11,7 +11,7 @@ namespace {
 TiedDecoder::Options tie_of(const Gpt2Config& c) {
   return {.tie_word_embeddings = c.tie_word_embeddings,
           .has_own_head = c.has_own_head,
-          .scores_documents = c.scores_documents,
+          .num_labels = c.num_labels,
           .body_prefix = "transformer.",
           .ignored_suffixes = {".attn.bias", ".attn.masked_bias"}};
 }
@@ -23,7 +23,7 @@ DecoderHeadOptions head_of(const Gpt2Config& c) {
           .output_size = c.n_embd,
           .vocab_size = c.vocab_size,
           .norm_eps = c.layer_norm_epsilon,
-          .scores_documents = c.scores_documents};
+          .num_labels = c.num_labels};
 }
 
 }  // namespace

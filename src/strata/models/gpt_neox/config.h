@@ -26,8 +26,8 @@ struct GptNeoXConfig {
   bool attention_bias = true;
   bool use_parallel_residual = true;  // attention and MLP read the same; else one after the other
   bool tie_word_embeddings = false;
-  bool scores_documents = false;  // a head of one number in place of the output layer
-  bool has_own_head = false;      // in the file of the weights, although config.json ties
+  int64_t num_labels = 0;     // that a head gives a document in place of the output layer; 0: none
+  bool has_own_head = false;  // in the file of the weights, although config.json ties
   nn::RopeOptions rope;
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }

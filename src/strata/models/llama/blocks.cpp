@@ -8,9 +8,9 @@
 #include "strata/models/reward_head.h"
 #include "strata/nn/attention/attention.h"
 #include "strata/nn/chunked_cross_entropy.h"
+#include "strata/nn/document_loss.h"
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/embedding.h"
-#include "strata/nn/reward_loss.h"
 #include "strata/nn/scaled_add.h"
 
 namespace strata::models {
@@ -22,8 +22,8 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType sto
 
 nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
                         std::shared_ptr<nn::Parameter> tied) {
-  if (c.scores_documents) {
-    return nn::Linear(kRewardLayer, shape(c.hidden_size, 1, /*bias=*/false, storage));
+  if (c.num_labels > 0) {
+    return nn::Linear(kRewardLayer, shape(c.hidden_size, c.num_labels, /*bias=*/false, storage));
   }
   if (tied != nullptr) return nn::Linear("lm_head", std::move(tied));
   return nn::Linear("lm_head", shape(c.hidden_size, c.vocab_size, /*bias=*/false, storage));
@@ -221,8 +221,8 @@ at::Tensor LlamaHead::normed(const at::Tensor& x) { return scaled(norm_.forward(
 
 at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   if (lm_head_.path() == kRewardLayer) {
-    const at::Tensor rows = normed(nn::rewarded_rows(x, context));
-    return nn::reward_loss(lm_head_.forward(rows, context), context);
+    const at::Tensor rows = normed(nn::document_rows(x, context));
+    return nn::document_loss(lm_head_.forward(rows, context), context);
   }
   return nn::chunked_cross_entropy(normed(x), lm_head_, context, softcap_);
 }

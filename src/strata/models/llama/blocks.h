@@ -127,7 +127,7 @@ class LlamaHead final : public Block {
   at::Tensor normed(const at::Tensor& x);
 
   nn::RmsNorm norm_;
-  nn::Linear lm_head_;  // of a model that gives rewards "score", of one number
+  nn::Linear lm_head_;  // of a model that looks at whole documents "score"
   double logit_scale_;
   double softcap_;
 };

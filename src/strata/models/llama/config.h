@@ -65,8 +65,8 @@ struct LlamaConfig {
   std::string embedding = "model.embed_tokens";  // the module
   std::string final_norm = "model.norm";         // the module before the output layer
   bool tie_word_embeddings = false;
-  bool scores_documents = false;        // a head of one number in place of the output layer
-  bool has_own_head = false;            // in the file of the weights, although config.json ties
+  int64_t num_labels = 0;     // that a head gives a document in place of the output layer; 0: none
+  bool has_own_head = false;  // in the file of the weights, although config.json ties
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
   std::vector<int64_t> windows;  // of each layer, ops/attention/attention.h; empty: none anywhere
   std::vector<bool> rotates;     // of each layer; empty: all have positions

@@ -17,7 +17,7 @@ TiedDecoder::Options tie_of(const LlamaConfig& c) {
   }
   return {.tie_word_embeddings = c.tie_word_embeddings,
           .has_own_head = c.has_own_head,
-          .scores_documents = c.scores_documents,
+          .num_labels = c.num_labels,
           .ignored_suffixes = {"rotary_emb.inv_freq"},
           .ignored_prefixes = std::move(ignored_layers)};
 }

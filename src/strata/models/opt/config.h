@@ -30,8 +30,8 @@ struct OptConfig {
   bool layer_norm_elementwise_affine = true;  // norms have weights and biases
   bool tie_word_embeddings = true;
   std::optional<int64_t> pad_token_id = 1;  // this embedding row receives no gradient
-  bool scores_documents = false;            // a head of one number in place of the output layer
-  bool has_own_head = false;                // in the file of the weights, although config.json ties
+  int64_t num_labels = 0;     // that a head gives a document in place of the output layer; 0: none
+  bool has_own_head = false;  // in the file of the weights, although config.json ties
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
   nn::LayerNormAffine norm_affine() const {

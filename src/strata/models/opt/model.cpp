@@ -15,7 +15,7 @@ DecoderHeadOptions head_of(const OptConfig& c) {
           .vocab_size = c.vocab_size,
           .norm_eps = 1e-5,
           .norm_affine = c.norm_affine(),
-          .scores_documents = c.scores_documents};
+          .num_labels = c.num_labels};
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ DecoderHeadOptions head_of(const OptConfig& c) {
 OptModel::OptModel(const OptConfig& config, at::ScalarType storage)
     : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
                    .has_own_head = config.has_own_head,
-                   .scores_documents = config.scores_documents},
+                   .num_labels = config.num_labels},
                   storage),
       config_(config),
       embedding_(std::make_unique<OptEmbedding>(config, storage)) {

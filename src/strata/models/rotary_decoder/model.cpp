@@ -23,7 +23,7 @@ DecoderHeadOptions head_of(const RotaryDecoderConfig& c) {
           .norm_affine = c.norm_affine,
           .logit_scale = c.logit_scale,
           .has_bias = c.head_bias,
-          .scores_documents = c.scores_documents};
+          .num_labels = c.num_labels};
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ DecoderHeadOptions head_of(const RotaryDecoderConfig& c) {
 RotaryDecoderModel::RotaryDecoderModel(const RotaryDecoderConfig& config, at::ScalarType storage)
     : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
                    .has_own_head = config.has_own_head,
-                   .scores_documents = config.scores_documents,
+                   .num_labels = config.num_labels,
                    .ignored_suffixes = {"rotary_emb.inv_freq"}},
                   storage),
       config_(config),

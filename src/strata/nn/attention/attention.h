@@ -1,5 +1,5 @@
-// Causal self-attention with rotary positions as one autograd function. Owns: rotation, attention
-// and their backward, and the use of the cache. Never: projections.
+// Self-attention with rotary positions as one autograd function, causal but for encoders. Owns:
+// rotation, attention and their backward, and the use of the cache. Never: projections.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,6 +41,8 @@ struct AttentionOptions {
   // Of num_heads, among those of the layer: where sequence parallelism gives a rank a share of
   // them.
   int64_t first_head = 0;
+  // False: tokens see those behind them, too. Not with a window, a cache or a prefix.
+  bool is_causal = true;
 };
 
 // q [T, num_heads * D], k and v [T, num_kv_heads * D] -> [T, num_heads * D]. q and k are rotated in

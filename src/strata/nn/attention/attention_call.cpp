@@ -21,7 +21,7 @@ ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q
   if (call.is_special()) {
     return ops::biased_attention(q, k, v, own_bias(call.options), call.special());
   }
-  return ops::attention(q, k, v, call.spans, call.options.scale, call.options.window);
+  return ops::attention(q, k, v, call.spans, call.options.scale, call.sight());
 }
 
 void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
@@ -58,7 +58,7 @@ ops::BiasedAttentionOptions AttentionCall::special() const {
   return {.offsets = spans,
           .key_offsets = spans,
           .scale = options.scale,
-          .causal = true,
+          .causal = options.is_causal,
           .window = options.window,
           .softcap = options.softcap,
           .dropout = token_keys.defined() ? options.dropout : 0,
@@ -97,7 +97,7 @@ ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tenso
     return {g.dq, g.dk, g.dv};
   }
   return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.spans,
-                                 call.options.scale, call.options.window);
+                                 call.options.scale, call.sight());
 }
 
 at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {

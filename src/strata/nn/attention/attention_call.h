@@ -1,4 +1,4 @@
-// One call of causal attention: its options over the documents of a batch, and the products that
+// One call of attention: its options over the documents of a batch, and the products that
 // every way of attending shares. Owns: the choice of the kernel, sinks, rotation in place. Never:
 // autograd (attention.h, prefix_attention.h).
 //
@@ -29,6 +29,7 @@ struct AttentionCall {
     return token_keys.defined() || options.softcap > 0 || options.bias.defined();
   }
 
+  ops::Sight sight() const { return {options.window, options.is_causal}; }
   ops::BiasedAttentionOptions special() const;
 
   AttentionCall(const AttentionOptions& options, std::vector<int64_t> offsets,

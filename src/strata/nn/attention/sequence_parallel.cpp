@@ -182,6 +182,9 @@ Batch padded(const Batch& batch, int64_t missing) {
   // No row of data has such keys.
   longer.token_keys =
       at::cat({batch.token_keys, at::arange(missing, batch.token_keys.options()).sub_(missing)});
+  if (batch.token_types.defined()) {
+    longer.token_types = at::constant_pad_nd(batch.token_types, {0, missing}, 0);
+  }
   longer.offsets.push_back(batch.offsets.back() + missing);
   return longer;
 }
@@ -210,6 +213,7 @@ Batch part_of(const Batch& whole, comm::Group& sequence) {
   part.targets = cut(all->targets);
   part.positions = cut(all->positions);
   part.token_keys = cut(all->token_keys);
+  if (all->token_types.defined()) part.token_types = cut(all->token_types);
   part.offsets = cut_offsets(all->offsets, begin, count);
   part.num_padding = std::clamp<int64_t>(begin + count - whole.num_tokens(), 0, count);
   part.whole = all;

@@ -1,4 +1,4 @@
-// Causal attention: checks and choice of the device. The kernels are in attention_cpu.cpp and
+// Attention: checks and choice of the device. The kernels are in attention_cpu.cpp and
 // libtorch's (attention_cuda.cpp).
 #include "strata/ops/attention/attention.h"
 
@@ -34,10 +34,13 @@ void check_offsets(std::span<const int64_t> offsets, int64_t tokens) {
 
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, std::span<const int64_t> offsets,
-                                          double scale, int64_t window) {
+                                          double scale, Sight sight) {
   check_heads(kOp, q, k, v);
-  if (window < 0)
-    throw InternalError("attention: found a window of {}, expected 0 or more", window);
+  if (sight.window < 0 || (sight.window > 0 && !sight.is_causal)) {
+    throw InternalError(
+        "attention: found a window of {}, expected 0 or more, and 0 where attention is not causal",
+        sight.window);
+  }
   return {.type = element_of(kOp, "q", q),
           .q = view_of("q", q, q),
           .k = view_of("k", k, q),
@@ -47,15 +50,16 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
           .scale = static_cast<float>(scale),
           .lse = nullptr,
           .tokens = q.size(0),
-          .window = window};
+          .causal = sight.is_causal,
+          .window = sight.window};
 }
 
-// The window, where a document is longer.
-int64_t needed_window(std::span<const int64_t> offsets, int64_t window) {
+// With the window only where a document is longer.
+Sight needed_sight(std::span<const int64_t> offsets, Sight sight) {
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
-    if (offsets[d + 1] - offsets[d] > window) return window;
+    if (offsets[d + 1] - offsets[d] > sight.window) return sight;
   }
-  return 0;
+  return {.is_causal = sight.is_causal};
 }
 
 AttentionResult result_of(const at::Tensor& q) {
@@ -103,13 +107,13 @@ void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k, const at
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale, int64_t window) {
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
+                          std::span<const int64_t> offsets, double scale, Sight sight) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, sight);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      return cuda::attention(q, k, v, offsets, scale, needed_window(offsets, window));
+      return cuda::attention(q, k, v, offsets, scale, needed_sight(offsets, sight));
     }
   }
   AttentionResult result = result_of(q);
@@ -142,8 +146,8 @@ void check_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tens
 void write_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                      const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                      std::span<const int64_t> offsets, double scale,
-                     const AttentionGradients& gradients, int64_t window) {
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
+                     const AttentionGradients& gradients, Sight sight) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, sight);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
   check_gradients(dout, q, k, v, out, lse, gradients);
@@ -165,33 +169,32 @@ void write_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tens
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale,
-                                      int64_t window) {
+                                      std::span<const int64_t> offsets, double scale, Sight sight) {
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      checked_arguments(q, k, v, offsets, scale, window);
+      checked_arguments(q, k, v, offsets, scale, sight);
       check_offsets(offsets, q.size(0));
       return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale,
-                                      needed_window(offsets, window));
+                                      needed_sight(offsets, sight));
     }
   }
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                                at::empty(v.sizes(), v.options())};
-  write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, window);
+  write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, sight);
   return gradients;
 }
 
 void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                              const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                              std::span<const int64_t> offsets, double scale,
-                             const AttentionGradients& gradients, int64_t window) {
+                             const AttentionGradients& gradients, Sight sight) {
   if (!q.is_cuda() && !(q.is_meta() && is_for_cuda(q))) {
-    return write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, window);
+    return write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, sight);
   }
   // PyTorch's kernels write where they like.
   check_gradients(dout, q, k, v, out, lse, gradients);
   const AttentionGradients made =
-      attention_backward(dout, q, k, v, out, lse, offsets, scale, window);
+      attention_backward(dout, q, k, v, out, lse, offsets, scale, sight);
   gradients.dq.copy_(made.dq);
   gradients.dk.copy_(made.dk);
   gradients.dv.copy_(made.dv);
@@ -208,10 +211,12 @@ AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, c
   const int64_t offsets[] = {0, k.size(0)};
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      return cuda::attention_with_cache(q, k, v, scale, needed_window(offsets, window));
+      return cuda::attention_with_cache(q, k, v, scale,
+                                        needed_sight(offsets, {.window = window}).window);
     }
   }
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, window);
+  cpu::AttentionArguments arguments =
+      checked_arguments(q, k, v, offsets, scale, {.window = window});
   arguments.key_lead = k.size(0) - q.size(0);
   AttentionResult result = result_of(q);
   arguments.lse = result.lse.mutable_data_ptr<float>();

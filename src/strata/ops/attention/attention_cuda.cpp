@@ -14,7 +14,8 @@ namespace strata::ops::cuda {
 namespace {
 
 // Custom masks of the memory-efficient kernel.
-constexpr int64_t kCausal = 1, kCausalFromTheEnd = 2;
+constexpr int64_t kNoMask = 0, kCausal = 1, kCausalFromTheEnd = 2;
+int64_t mask_of(Sight sight) { return sight.is_causal ? kCausal : kNoMask; }
 
 // The offsets as the kernels want them: int32 on the device. All layers of a micro-batch ask for
 // the same ones, and a copy to the device would hold the host up each time, so the last few are
@@ -125,28 +126,27 @@ Efficient efficient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 }
 
 AttentionResult attention_of_padded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                    std::span<const int64_t> offsets, double scale,
-                                    int64_t window) {
+                                    std::span<const int64_t> offsets, double scale, Sight sight) {
   if (q.size(0) == 0)
     return {at::empty_like(q), at::empty({q.size(1), 0}, q.options().dtype(at::kFloat))};
   if (!uses_flash(q)) {
-    const Efficient result = efficient(q, k, v, offsets, offsets, kCausal, scale, window);
+    const Efficient result =
+        efficient(q, k, v, offsets, offsets, mask_of(sight), scale, sight.window);
     return {result.out, packed_lse(result.lse, offsets)};
   }
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
-  const FlashWindow flash(window);
+  const FlashWindow flash(sight.window);
   const auto result = at::_flash_attention_forward(
-      q, k, v, on_device, on_device, most, most, /*dropout_p=*/0.0,
-      /*is_causal=*/true, /*return_debug_mask=*/false, scale, flash.left, flash.right);
+      q, k, v, on_device, on_device, most, most, /*dropout_p=*/0.0, sight.is_causal,
+      /*return_debug_mask=*/false, scale, flash.left, flash.right);
   return {std::get<0>(result), std::get<1>(result)};
 }
 
 AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale,
-                                      int64_t window) {
+                                      std::span<const int64_t> offsets, double scale, Sight sight) {
   if (q.size(0) == 0) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
@@ -155,19 +155,19 @@ AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& 
   if (uses_flash(q)) {
     const at::Tensor state = at::empty({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options().dtype(at::kUInt64));
-    const FlashWindow flash(window);
+    const FlashWindow flash(sight.window);
     auto [dq, dk, dv] = at::_flash_attention_backward(
         dout.contiguous(), q, k, v, out, lse, on_device, on_device, most, most, /*dropout_p=*/0.0,
-        /*is_causal=*/true, state, unused, scale, flash.left, flash.right);
+        sight.is_causal, state, unused, scale, flash.left, flash.right);
     return {dq, dk, dv};
   }
   const at::Tensor state = at::empty({}, q.options().dtype(at::kLong));
   const auto gradients = at::_efficient_attention_backward(
       dout.contiguous().unsqueeze(0), q.contiguous().unsqueeze(0), repeated(k, q.size(1)),
       repeated(v, q.size(1)), /*bias=*/std::nullopt, out.contiguous().unsqueeze(0), on_device,
-      on_device, most, most, unpacked_lse(lse, offsets), /*dropout_p=*/0.0, state, state, kCausal,
-      /*bias_requires_grad=*/false, scale, /*num_splits_key=*/std::nullopt,
-      efficient_window(window));
+      on_device, most, most, unpacked_lse(lse, offsets), /*dropout_p=*/0.0, state, state,
+      mask_of(sight), /*bias_requires_grad=*/false, scale, /*num_splits_key=*/std::nullopt,
+      efficient_window(sight.window));
   return {std::get<0>(gradients).squeeze(0), summed(std::get<1>(gradients), k.size(1)),
           summed(std::get<2>(gradients), v.size(1))};
 }
@@ -192,14 +192,14 @@ AttentionResult cached_of_padded(const at::Tensor& q, const at::Tensor& k, const
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale, int64_t window) {
+                          std::span<const int64_t> offsets, double scale, Sight sight) {
   const at::NoGradGuard no_grad;  // the backward is called by hand
-  if (const auto length = length_for_cudnn(q, offsets, window)) {
+  if (const auto length = length_for_cudnn(q, offsets, sight)) {
     if (auto result = cudnn_attention(q, k, v, *length, scale)) return *result;
   }
   const int64_t channels = q.size(2);
   AttentionResult result =
-      attention_of_padded(padded(q), padded(k), padded(v), offsets, scale, window);
+      attention_of_padded(padded(q), padded(k), padded(v), offsets, scale, sight);
   result.out = result.out.narrow(2, 0, channels).contiguous();
   return result;
 }
@@ -207,14 +207,13 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale,
-                                      int64_t window) {
-  if (const auto length = length_for_cudnn(q, offsets, window)) {
+                                      std::span<const int64_t> offsets, double scale, Sight sight) {
+  if (const auto length = length_for_cudnn(q, offsets, sight)) {
     if (auto g = cudnn_attention_backward(dout, q, k, v, out, lse, *length, scale)) return *g;
   }
   const int64_t channels = q.size(2);
   const AttentionGradients g = backward_of_padded(padded(dout), padded(q), padded(k), padded(v),
-                                                  padded(out), lse, offsets, scale, window);
+                                                  padded(out), lse, offsets, scale, sight);
   const auto cut = [&](const at::Tensor& x) { return x.narrow(2, 0, channels).contiguous(); };
   return {cut(g.dq), cut(g.dk), cut(g.dv)};
 }

@@ -89,10 +89,10 @@ std::string cudnn_refusal() {
 }
 
 std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int64_t> offsets,
-                                        int64_t window) {
+                                        Sight sight) {
   const int64_t channels = q.size(2);
-  if (window != 0 || q.scalar_type() == at::kFloat || channels % 8 != 0 || channels < 64 ||
-      channels > 128 || offsets.size() < 2 || !is_wanted() ||
+  if (sight.window != 0 || !sight.is_causal || q.scalar_type() == at::kFloat || channels % 8 != 0 ||
+      channels < 64 || channels > 128 || offsets.size() < 2 || !is_wanted() ||
       at::globalContext().deterministicAlgorithms()) {
     return std::nullopt;
   }

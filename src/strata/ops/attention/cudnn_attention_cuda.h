@@ -15,11 +15,11 @@
 
 namespace strata::ops::cuda {
 
-// The length of all documents where cuDNN is to attend to them. Never with a window, never with
-// full determinism, nor where STRATA_ATTENTION=flash is in the environment, nor after cuDNN has
-// refused a shape.
+// The length of all documents where cuDNN is to attend to them. Never with a window, nor where it
+// is not causal, never with full determinism, nor where STRATA_ATTENTION=flash is in the
+// environment, nor after cuDNN has refused a shape.
 std::optional<int64_t> length_for_cudnn(const at::Tensor& q, std::span<const int64_t> offsets,
-                                        int64_t window);
+                                        Sight sight);
 
 // What came of the first shape that cuDNN has refused in this process; empty while there is none.
 std::string cudnn_refusal();

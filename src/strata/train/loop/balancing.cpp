@@ -17,12 +17,12 @@ Balancing balancing_of(const config::RunConfig& config, const Json& model_config
         *given);
   }
   // transformers' models for sequence classification compute none of it.
-  if (config::recipe_of(config).gives_rewards) {
+  if (config::recipe_of(config).judges_documents()) {
     if (given) {
       throw ConfigError(
-          "router_aux_loss_coef: found {} with the recipe reward, expected none: nothing balances "
-          "the experts of a reward model; remove it",
-          *given);
+          "router_aux_loss_coef: found {} with the recipe {}, expected none: nothing balances the "
+          "experts of such a model; remove it",
+          *given, config::recipe_of(config).command);
     }
     return {};
   }

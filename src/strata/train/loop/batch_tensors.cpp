@@ -19,6 +19,7 @@ nn::Batch to_tensors(const data::MicroBatch& batch, at::Device device) {
   tensors.targets = copy_of(batch.targets, at::kCPU);  // the loss looks at them
   tensors.positions = copy_of(batch.positions, device);
   tensors.token_keys = copy_of(batch.token_keys, device);
+  if (!batch.token_types.empty()) tensors.token_types = copy_of(batch.token_types, device);
   tensors.offsets = batch.offsets;
   tensors.first_labels = batch.first_labels;
   if (batch.source_offsets.empty()) return tensors;

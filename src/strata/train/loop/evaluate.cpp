@@ -19,12 +19,14 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, mesh.data_parallel_size());
   double weighted_loss = 0, num_examples = 0, num_left_out = 0, num_empty = 0;
   std::vector<Figures> batches;
+  std::vector<double> tally;
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     if (is_any_asked(is_asked_to_stop, world)) return std::nullopt;
     const data::EvalBatch rows = sampler.batch(mesh.data_parallel_rank(), i);
-    MicroPass pass =
-        evaluate_batch(config, trainee, recipe,
-                       data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id()));
+    data::MicroBatch batch =
+        data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id());
+    batch.num_real_rows = rows.num_real;
+    MicroPass pass = evaluate_batch(config, trainee, recipe, batch);
     // Ranks of a sequence group have the same rows.
     const double counted = static_cast<double>(rows.num_real) / mesh.sequence_size();
     if (const double loss = pass.mean_loss(); std::isfinite(loss)) {
@@ -34,10 +36,14 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
       num_left_out += 1.0 / mesh.sequence_size();
       if (pass.num_losses == 0) num_empty += 1.0 / mesh.sequence_size();
     }
+    tally.resize(pass.tally.size());
+    for (size_t k = 0; k < tally.size(); ++k) tally[k] += pass.tally[k] / mesh.sequence_size();
     batches.push_back(std::move(pass.figures));
   }
 
   std::vector<double> sums{weighted_loss, num_examples, num_left_out, num_empty};
+  const size_t num_sums = sums.size();
+  sums.insert(sums.end(), tally.begin(), tally.end());
   sum_over_ranks(world, sums, batches);
   EvalSums result;
   result.num_left_out = std::llround(sums[2]);
@@ -47,6 +53,7 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
       has_loss ? sums[0] / std::max(sums[1], 1.0) : std::numeric_limits<double>::quiet_NaN();
   result.num_batches = sampler.batches_per_rank();
   for (const Figures& figures : batches) result.figures.add(figures);
+  result.figures.add(recipe.figures_of_all(std::span(sums).subspan(num_sums)));
   return result;
 }
 

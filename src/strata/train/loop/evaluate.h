@@ -17,7 +17,7 @@ struct EvalSums {
   double mean_loss = 0;
   int64_t num_left_out = 0;  // batches of all ranks whose loss is not finite
   int64_t num_empty = 0;     // those of them that have nothing to be a mean over
-  MeanFigures figures;       // over batches
+  MeanFigures figures;       // over batches, or of all rows where the recipe tallies
   int64_t num_batches = 0;   // of one rank
 };
 

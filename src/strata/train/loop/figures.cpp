@@ -86,7 +86,7 @@ Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers)
            .may_be_absent = true}};
 }
 
-Figures figures_of(const nn::Rewards& rewards) {
+Figures figures_of(const nn::DocumentTask& rewards) {
   const std::vector<double>& values = rewards.values;
   const auto count = static_cast<double>(values.size());
   double sum = 0, wins = 0, margins = 0;

@@ -8,10 +8,10 @@
 #include "strata/base/json.h"
 #include "strata/comm/group.h"
 #include "strata/nn/batch.h"
+#include "strata/nn/document_loss.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/nn/preference_loss.h"
 #include "strata/nn/rated_loss.h"
-#include "strata/nn/reward_loss.h"
 
 namespace strata::train {
 
@@ -52,7 +52,7 @@ Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preferenc
 Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers);
 
 // Of pairs that got rewards, under the names that TRL's RewardTrainer logs.
-Figures figures_of(const nn::Rewards& rewards);
+Figures figures_of(const nn::DocumentTask& rewards);
 
 // aux_loss: the loss that balances a mixture's experts, which the run's has in it `weight` times.
 // Waits for the device.

@@ -42,7 +42,8 @@ struct Measurement {
   MicroPass read() {
     MicroPass pass{.loss = sums.loss,
                    .num_losses = objective->num_losses(sums),
-                   .figures = objective->figures(sums)};
+                   .figures = objective->figures(sums),
+                   .tally = objective->tally()};
     if (balance) pass.figures.push_back(figure_of(*balance, balancing.weight()));
     return pass;
   }

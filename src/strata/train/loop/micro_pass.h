@@ -13,6 +13,7 @@ struct MicroPass {
   double loss = 0;
   double num_losses = 0;  // what an evaluation divides it by
   Figures figures;
+  std::vector<double> tally;  // of an evaluation (recipes/recipe.h)
 
   // Of an evaluation: with what figures add.
   double mean_loss() const;

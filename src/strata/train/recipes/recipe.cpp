@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/recipes.h"
+#include "strata/train/recipes/classify.h"
 #include "strata/train/recipes/dpo.h"
 #include "strata/train/recipes/kto.h"
 #include "strata/train/recipes/next_token.h"
@@ -18,11 +19,9 @@ struct Row {
   std::unique_ptr<Recipe> (*make)(const BeforeTraining& before);
 };
 
-constexpr Row kRecipes[] = {{"sft", make_next_token},
-                            {"seq2seq", make_next_token},
-                            {"dpo", make_dpo},
-                            {"kto", make_kto},
-                            {"reward", make_reward}};
+constexpr Row kRecipes[] = {{"sft", make_next_token}, {"seq2seq", make_next_token},
+                            {"dpo", make_dpo},        {"kto", make_kto},
+                            {"reward", make_reward},  {"classify", make_classify}};
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ class Objective {
   virtual void ask(nn::ForwardContext& context) { (void)context; }
   // After the pass: the same names for every micro-batch.
   virtual Figures figures(const nn::LossSums& sums) const = 0;
+  // After the pass of an evaluation: sums that figures of the whole set are made of, as many for
+  // every batch.
+  virtual std::vector<double> tally() const { return {}; }
   // After the pass: what an evaluation's sum of losses is divided by.
   virtual double num_losses(const nn::LossSums& sums) const = 0;
 };
@@ -59,6 +63,11 @@ class Recipe {
   // `counts`: of all that the micro-batch shares a step or an evaluation's batch with.
   virtual std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
                                                const LossCounts& counts) const = 0;
+  // Of the tallies of an evaluation's batches on all ranks, added up.
+  virtual Figures figures_of_all(std::span<const double> tally) const {
+    (void)tally;
+    return {};
+  }
 };
 
 // What a recipe may look at before the first step, while the weights are those that training starts

@@ -34,14 +34,14 @@ void add_quantization(const config::RunConfig& config, std::vector<std::string>&
   }
 }
 
-// Empty where nothing answers from the result: a head of rewards, an encoder, an adapter that must
-// be converted first (a note of the run says how).
+// Empty where nothing answers from the result: a head for whole texts, an encoder, an adapter that
+// must be converted first (a note of the run says how).
 std::string chat_command(const config::RunConfig& config, bool is_adapter) {
   const config::RecipeRow& recipe = config::recipe_of(config);
   const std::string& base = config.model.model_name_or_path;
   const bool is_converted_first =
       is_adapter && config.lora.init_lora_weights.starts_with("pissa_niter_");
-  if (recipe.has_encoder || recipe.gives_rewards || is_converted_first) return "";
+  if (recipe.has_encoder || recipe.judges_documents() || is_converted_first) return "";
   if (is_adapter && base.empty()) return "";
   const std::string& result = config.train.output_dir;
   std::vector<std::string> words{"strata", "chat", "--model_name_or_path",

@@ -9,6 +9,7 @@
 #include "strata/checkpoint/special_tokens.h"
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/recipes.h"
 #include "strata/hf/formats/torch_types.h"
 #include "strata/hf/fp8.h"
 #include "strata/hf/hub/model.h"
@@ -17,6 +18,7 @@
 #include "strata/hf/mxfp4.h"
 #include "strata/hf/weight_names.h"
 #include "strata/models/moe/config.h"
+#include "strata/models/reward_head.h"
 #include "strata/shard/loading.h"
 #include "strata/shard/storage_type.h"
 #include "strata/text/templates/changed_files.h"
@@ -83,6 +85,9 @@ checkpoint::SmallFiles companion_files(const config::RunConfig& config, const Tr
   checkpoint::SmallFiles files;
   if (trainee.adapter) {
     files[hf::kAdapterConfigFile] = hf::adapter_config_json(adapter_config_of(config, trainee));
+    if (config::recipe_of(config).reads_labels) {
+      files[models::kLabelsFile] = models::labels_json(trainee.model_config);
+    }
   } else {
     files["config.json"] = exported_model_config(trainee, *datasets.tokenizer);
     constexpr const char* kGeneration = "generation_config.json";

@@ -17,6 +17,7 @@
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/reward_head.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/loop/loss_guard.h"
 
@@ -316,8 +317,8 @@ std::vector<std::string> different_tokenizer(const fs::path& source,
   if (!fs::is_regular_file(source / "settings.json")) return {};
   std::vector<std::string> names;
   for (const auto& [name, content] : companions) {
-    const bool is_models =
-        name == "config.json" || name == "generation_config.json" || name == hf::kAdapterConfigFile;
+    const bool is_models = name == "config.json" || name == "generation_config.json" ||
+                           name == hf::kAdapterConfigFile || name == models::kLabelsFile;
     if (is_models || !fs::is_regular_file(source / name)) continue;
     if (read_file(source / name) != content) names.push_back(name);
   }
@@ -328,6 +329,21 @@ std::vector<std::string> different_tokenizer(const fs::path& source,
       "that saved it, whose model has learnt its tokens and forms; name that folder with "
       "tokenizer_name unless this is meant",
       fmt::join(names, ", "), source.string())};
+}
+
+void require_same_labels(const fs::path& source, const checkpoint::SmallFiles& companions) {
+  for (const char* name : {"config.json", models::kLabelsFile}) {
+    const auto written = companions.find(name);
+    if (written == companions.end() || !fs::is_regular_file(source / name)) continue;
+    const Json saved = read_json_file(source / name), now = parse_json(written->second, name);
+    const Json labels = saved.value("id2label", Json::object());
+    if (labels == now.value("id2label", Json::object())) continue;
+    throw ConfigError(
+        "resume_from_checkpoint: found labels {} in {}, expected those of the data, {}; go on with "
+        "the "
+        "rows of the run that saved it, or begin another output_dir",
+        labels.dump(), (source / name).string(), now.value("id2label", Json::object()).dump());
+  }
 }
 
 Json to_json(const DataRows& rows) {

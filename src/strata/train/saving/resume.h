@@ -70,6 +70,11 @@ std::vector<std::string> resume_lines(const std::filesystem::path& source, int64
 std::vector<std::string> different_tokenizer(const std::filesystem::path& source,
                                              const checkpoint::SmallFiles& companions);
 
+// ConfigError where the head that this run writes beside its model tells other labels, or the same
+// in another order, than that of the checkpoint `source`: its rows would stand for others.
+void require_same_labels(const std::filesystem::path& source,
+                         const checkpoint::SmallFiles& companions);
+
 // What a checkpoint made of another tool's state holds beside its tensors: the log history is that
 // of a trainer_state.json beside `source`, if there is one; sums since the last log are none. The
 // fingerprint of an adapter's base goes with it, unless empty.

@@ -11,6 +11,7 @@
 #include "strata/checkpoint/setting_text.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/told_once.h"
+#include "strata/config/recipes.h"
 #include "strata/train/saving/checkpoint_contents.h"
 #include "strata/train/saving/results.h"
 #include "strata/train/saving/resume.h"
@@ -77,6 +78,7 @@ void RunSaver::prepare(const StepPlan& plan, int64_t step, const Datasets& datas
       companions_ = companion_files(config_, trainee_, datasets);
       const fs::path& source = checkpoints_.resumable();
       if (source.empty()) return;
+      if (config::recipe_of(config_).reads_labels) require_same_labels(source, companions_);
       for (const std::string& line : different_tokenizer(source, companions_)) options_.say(line);
     });
   }

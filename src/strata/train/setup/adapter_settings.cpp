@@ -143,11 +143,25 @@ adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
   return options;
 }
 
-void add_reward_head(adapters::LoraOptions& options) {
+void add_document_head(adapters::LoraOptions& options, models::Model& model) {
   std::vector<std::string>& saved = options.modules_to_save;
-  for (const char* name : {"classifier", models::kRewardLayer}) {
+  for (const char* name : {models::kClassifier, models::kRewardLayer}) {
     if (std::ranges::find(saved, name) == saved.end()) saved.emplace_back(name);
   }
+  std::ranges::copy(unsaved_new_layers(options, model), std::back_inserter(saved));
+}
+
+std::vector<std::string> unsaved_new_layers(const adapters::LoraOptions& options,
+                                            models::Model& model) {
+  std::vector<std::string> paths;
+  for (const nn::Linear* layer : model.blocks().back()->linears()) {
+    const std::string& path = layer->path();
+    const bool is_saved = std::ranges::any_of(options.modules_to_save, [&](const auto& name) {
+      return path.ends_with(name) || path.starts_with(name + ".");
+    });
+    if (!is_saved && model.is_of_document_head(path + ".weight")) paths.push_back(path);
+  }
+  return paths;
 }
 
 std::vector<int64_t> prompt_text_ids(const config::RunConfig& config) {

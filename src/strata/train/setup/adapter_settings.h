@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "strata/adapters/lora.h"
 #include "strata/config/run_config.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/model.h"
 
 namespace strata::train {
 
@@ -20,8 +22,13 @@ adapters::LoraOptions options_of(const config::LoraConfig& config);
 adapters::LoraOptions with_new_tokens(adapters::LoraOptions options,
                                       const std::vector<int64_t>& new_tokens);
 
-// As PEFT for its task SEQ_CLS: the head of rewards trains whole and is saved with the adapter.
-void add_reward_head(adapters::LoraOptions& options);
+// As PEFT for its task SEQ_CLS: the head for documents trains whole and is saved with the adapter.
+// So is a layer of it that begins anew, which PEFT would save nowhere.
+void add_document_head(adapters::LoraOptions& options, models::Model& model);
+
+// Layers of that head which the base's files lack and modules_to_save does not name.
+std::vector<std::string> unsaved_new_layers(const adapters::LoraOptions& options,
+                                            models::Model& model);
 
 // The tokens of prompt_tuning_init_text, as the base's tokenizer makes them.
 std::vector<int64_t> prompt_text_ids(const config::RunConfig& config);

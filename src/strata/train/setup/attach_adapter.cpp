@@ -26,18 +26,29 @@ void require_trainable(const hf::AdapterConfig& config) {
       "a checkpoint of its run, or train another");
 }
 
-// A head that nobody trained would give rewards at random.
+// A head that nobody trained would judge at random.
 void require_adapter_of(const config::RunConfig& config, const hf::AdapterConfig& adapter) {
   const bool has_head =
       std::ranges::count(adapter.modules_to_save, std::string(models::kRewardLayer)) > 0;
-  const bool wants_head = config::recipe_of(config).gives_rewards;
+  const bool wants_head = config::recipe_of(config).judges_documents();
   if (has_head == wants_head) return;
   throw ConfigError(
-      "adapter_name_or_path: found an adapter {} a layer of rewards (score in modules_to_save) for "
-      "the recipe {}, expected one {} it; {}",
+      "adapter_name_or_path: found an adapter {} a layer of rewards or labels (score in "
+      "modules_to_save) for the recipe {}, expected one {} it; {}",
       has_head ? "with" : "without", config.recipe, wants_head ? "with" : "without",
       wants_head ? "fold it into its base (strata merge-adapter) and start from that"
-                 : "run strata reward in its place");
+                 : "run strata reward or classify in its place");
+}
+
+// PEFT's file of a base without a pooler has none either: it would begin anew once more.
+void require_whole_head(const adapters::LoraOptions& options, models::Model& model) {
+  const std::vector<std::string> lost = unsaved_new_layers(options, model);
+  if (lost.empty()) return;
+  throw ConfigError(
+      "adapter_name_or_path: found an adapter without \"{}\", which its base lacks, too, expected "
+      "one that was saved with it (modules_to_save); train another adapter, or name a base that "
+      "has it",
+      lost[0]);
 }
 
 }  // namespace
@@ -50,11 +61,12 @@ void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>&
     require_trainable(*trainee.continued_adapter);
     require_adapter_of(config, *trainee.continued_adapter);
     const adapters::LoraOptions options = adapters::lora_options_of(*trainee.continued_adapter);
+    if (config::recipe_of(config).judges_documents()) require_whole_head(options, *trainee.model);
     trainee.adapter = adapters::attach_lora(*trainee.model, options);
     adapters::require_no_dropout_on_experts(options, trainee.adapter->layers(), *trainee.model);
   } else if (config.lora.use_peft) {
     adapters::LoraOptions options = with_new_tokens(options_of(config.lora), new_tokens);
-    if (config::recipe_of(config).gives_rewards) add_reward_head(options);
+    if (config::recipe_of(config).judges_documents()) add_document_head(options, *trainee.model);
     if (options.prompt_init == "TEXT" && !target.device.is_meta()) {
       options.prompt_text_ids = prompt_text_ids(config);
     }

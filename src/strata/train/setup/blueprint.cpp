@@ -15,6 +15,7 @@
 #include "strata/models/vocabulary.h"
 #include "strata/nn/attention/sequence_parallel.h"
 #include "strata/shard/storage_type.h"
+#include "strata/train/labels.h"
 #include "strata/train/setup/attach_adapter.h"
 #include "strata/train/setup/base_quantization.h"
 #include "strata/train/setup/first_look.h"
@@ -37,33 +38,36 @@ GrownVocabulary grow_vocabulary(const config::RunConfig& config, bool alone, Jso
   return grown;
 }
 
-// config.json as the run's model has it: with the layer of rewards and the rows that it adds.
+// config.json as the run's model has it: with the head for documents and the rows that it adds.
 GrownVocabulary settle_model_config(const config::RunConfig& config, bool is_imagined,
                                     Trainee& trainee) {
-  const bool gives_rewards = config::recipe_of(config).gives_rewards;
+  const config::RecipeRow& recipe = config::recipe_of(config);
   trainee.model_config = load_model_config(config.model, is_imagined);
   require_recipe_of(trainee.model_config, config);
   trainee.balancing = balancing_of(config, trainee.model_config);
-  if (gives_rewards) {
+  if (recipe.reads_labels) {
+    trainee.has_new_head = give_labels(config.classify, trainee.model_config);
+  } else if (recipe.gives_rewards) {
     trainee.has_new_head = !models::has_reward_head(trainee.model_config);
     models::give_reward_head(trainee.model_config);
   }
   const GrownVocabulary grown = grow_vocabulary(config, is_imagined, trainee.model_config);
-  if (gives_rewards && grown.num_rows != grown.num_old_rows) {
+  if (recipe.judges_documents() && grown.num_rows != grown.num_old_rows) {
     throw ConfigError(
-        "chat_template_format: found {} tokens for {} rows of the embedding with the recipe "
-        "reward, expected no new tokens; add them in a run of sft before",
-        grown.num_rows, grown.num_old_rows);
+        "chat_template_format: found {} tokens for {} rows of the embedding with the recipe {}, "
+        "expected no new tokens; add them in a run of sft before",
+        grown.num_rows, grown.num_old_rows, recipe.command);
   }
   return grown;
 }
 
 std::unique_ptr<models::Model> make_model(const config::RunConfig& config, const Json& model_config,
-                                          bool is_untied) {
+                                          const LayersInFiles& files) {
   return models::create_model(model_config,
                               {.storage = shard::storage_type_of(config.model.dtype, model_config),
                                .buffers = scalar_type_of(config.shard.buffer_dtype),
-                               .is_untied = is_untied});
+                               .is_untied = files.is_untied,
+                               .has_new_dense = files.has_new_dense});
 }
 
 // Sequences that ranks share: what of the model must fit.
@@ -159,13 +163,14 @@ Blueprint draw_up(const config::RunConfig& config, comm::Mesh& mesh, const Targe
   });
   Trainee& trainee = *result.trainee;
   name_type(config.model, is_imagined, *mesh.world, trainee.model_config);
-  const bool is_untied = share_tie(config.model, is_imagined, *mesh.world, trainee.model_config);
+  LayersInFiles layers = share_layers(config.model, is_imagined, *mesh.world, trainee.model_config);
+  layers.has_new_dense &= trainee.has_new_head;
   const auto fp8 = share_fp8(config.model, is_imagined, *mesh.world, trainee.model_config);
   const auto ints = share_ints(config.model, is_imagined, *mesh.world, trainee.model_config);
   result.has_files = !config.model.model_name_or_path.empty() && !is_imagined;
   const bool reads = result.has_files && (mesh.world->rank() == 0 || !rank_0_reads(config, mesh));
   comm::all_or_nothing(*mesh.world, "loading the model", [&] {
-    trainee.model = make_model(config, trainee.model_config, is_untied);
+    trainee.model = make_model(config, trainee.model_config, layers);
     attach_adapter(config, grown.trained_tokens, target, trainee);
     require_shareable(config.shard.sequence_parallel_size, *trainee.model);
     if (!config.model.model_name_or_path.empty()) {

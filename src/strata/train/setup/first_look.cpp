@@ -120,16 +120,20 @@ std::optional<models::IntFormats> share_ints(const config::ModelConfig& config, 
   return models::parse_int_formats(*text);
 }
 
-bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
-               const Json& model_config) {
-  if (config.model_name_or_path.empty()) return false;
-  std::string is_untied;
+LayersInFiles share_layers(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
+                           const Json& model_config) {
+  if (config.model_name_or_path.empty()) return {};
+  constexpr std::string_view kUntied = "untied ", kNewDense = "new dense ";
+  std::string found;
   comm::all_or_nothing(world, "reading the weights' names", [&] {
     const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
     if (!folder) return;
-    if (models::create_model(model_config, {})->follow_tie(*folder)) is_untied = "untied";
+    if (models::create_model(model_config, {})->follow_tie(*folder)) found += kUntied;
+    if (models::lacks_head_dense(*folder)) found += kNewDense;
   });
-  return !(is_imagined ? is_untied : comm::broadcast_string(world, is_untied)).empty();
+  if (!is_imagined) found = comm::broadcast_string(world, found);
+  return {.is_untied = found.find(kUntied) != std::string::npos,
+          .has_new_dense = found.find(kNewDense) != std::string::npos};
 }
 
 }  // namespace strata::train

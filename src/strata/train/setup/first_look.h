@@ -1,6 +1,6 @@
 // What of a base's files is looked at before there is a model: their type, whether they tie
-// the output layer, and what of them is in fp8 or whole numbers. Owns: rank 0's look, shared with
-// all. Never: values (initial_values.h).
+// the output layer and have all of a head, and what of them is in fp8 or whole numbers. Owns: rank
+// 0's look, shared with all. Never: values (initial_values.h).
 #pragma once
 
 #include <optional>
@@ -26,9 +26,14 @@ std::optional<models::Fp8Tiles> share_fp8(const config::ModelConfig& config, boo
 std::optional<models::IntFormats> share_ints(const config::ModelConfig& config, bool is_imagined,
                                              comm::Group& world, const Json& model_config);
 
-// A file may hold an untied head although config.json says tied. All ranks learn it before adapters
-// take hold of the weights; in a plan, where the file is there. Collective.
-bool share_tie(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
-               const Json& model_config);
+// What of the files says how the model is.
+struct LayersInFiles {
+  bool is_untied = false;      // they hold an output layer of its own, although config.json ties it
+  bool has_new_dense = false;  // see models::lacks_head_dense()
+};
+// All ranks learn it before adapters take hold of the weights; in a plan, where the file is there.
+// Collective.
+LayersInFiles share_layers(const config::ModelConfig& config, bool is_imagined, comm::Group& world,
+                           const Json& model_config);
 
 }  // namespace strata::train

@@ -14,7 +14,6 @@
 #include "strata/hf/int_form.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/models/quantization.h"
-#include "strata/models/reward_head.h"
 #include "strata/ops/quant/range_quantizer.h"
 #include "strata/shard/decoding.h"
 #include "strata/shard/loading.h"
@@ -41,12 +40,13 @@ void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::U
 
 // As the reference draws it: in the type in which the model is loaded, before anything else. Every
 // rank draws the whole layer.
-void draw_reward_head(const config::RunConfig& config, Trainee& trainee) {
+void draw_document_head(const config::RunConfig& config, Trainee& trainee) {
+  const at::Generator generator = at::detail::createCPUGenerator(config.train.seed);
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
-    if (parameter->name() != models::kRewardWeight) continue;
+    if (!trainee.model->is_of_document_head(parameter->name())) continue;
     const at::Tensor full = at::empty(
         parameter->shape(), shard::storage_type_of(config.model.dtype, trainee.model_config));
-    trainee.model->init_weight(*parameter, full, at::detail::createCPUGenerator(config.train.seed));
+    trainee.model->init_weight(*parameter, full, generator);
     shard::place_tensor(*trainee.store, *parameter, full.to(at::kFloat));
   }
 }
@@ -279,7 +279,7 @@ void set_initial_values(const config::RunConfig& config, const BaseFiles& base, 
     const auto type = shard::storage_type_of(config.model.dtype, trainee.model_config);
     fill_quantized(base, sends, type, *trainee.store);
   }
-  if (has_files && trainee.has_new_head) draw_reward_head(config, trainee);
+  if (has_files && trainee.has_new_head) draw_document_head(config, trainee);
   // An adapter that is continued brings its rows along.
   if (has_files && !trainee.continued_adapter) {
     fill_new_rows(config, trainee.model_config, base.folder ? &*base.folder : nullptr, base.sources,

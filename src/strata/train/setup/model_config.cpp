@@ -43,11 +43,20 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
 
 void require_recipe_of(const Json& model_config, const config::RunConfig& config) {
   const bool has_encoder = models::has_encoder(model_config);
-  if (models::has_reward_head(model_config) && !config::recipe_of(config).gives_rewards) {
+  if (models::is_encoder(model_config) && !config::recipe_of(config).reads_labels) {
     throw ConfigError(
-        "model_name_or_path: found a model that gives texts a reward for the recipe {}, expected "
-        "one that predicts tokens; run strata reward in its place",
-        config.recipe);
+        "model_name_or_path: found an encoder (model_type \"{}\"), which predicts no tokens, for "
+        "the recipe {}, expected {}; run strata classify in its place",
+        model_config.at("model_type").get<std::string>(), config.recipe,
+        config.recipe == "seq2seq" ? "a model with encoder and decoder"
+                                   : "a causal language model");
+  }
+  const int64_t labels = models::num_labels(model_config);
+  if (labels > 0 && !config::recipe_of(config).judges_documents()) {
+    throw ConfigError(
+        "model_name_or_path: found a model that gives texts a {} for the recipe {}, expected one "
+        "that predicts tokens; run strata {} in its place",
+        labels == 1 ? "reward" : "label", config.recipe, labels == 1 ? "reward" : "classify");
   }
   if (has_encoder == config::recipe_of(config).has_encoder) return;
   throw ConfigError(

@@ -41,7 +41,7 @@ struct Trainee {
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;
   at::ScalarType compute_type = at::kFloat;
-  bool has_new_head = false;            // the layer of rewards, which the base's files lack
+  bool has_new_head = false;            // the head for documents, which the base's files lack
   Balancing balancing;                  // of a mixture's experts
   std::vector<LoadMemory> load_memory;  // by rank
 };

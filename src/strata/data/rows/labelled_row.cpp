@@ -1,0 +1,182 @@
+#include "strata/data/rows/labelled_row.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <initializer_list>
+#include <utility>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/error.h"
+#include "strata/data/files/column_advice.h"
+
+namespace strata::data {
+namespace {
+
+std::string shown(const Json& value) {
+  return value.is_primitive() ? value.dump(-1, ' ', /*ensure_ascii=*/true) : type_of(&value);
+}
+
+// The first of the columns that the row has; empty: none.
+std::string first_of(const Row& row, std::initializer_list<const char*> columns) {
+  for (const char* column : columns) {
+    if (row.find(column) != nullptr) return column;
+  }
+  return "";
+}
+
+// Columns of GLUE's pairs, as run_glue.py knows them.
+constexpr std::pair<const char*, const char*> kPairs[] = {{"sentence1", "sentence2"},
+                                                          {"question1", "question2"},
+                                                          {"premise", "hypothesis"},
+                                                          {"question", "sentence"}};
+
+std::vector<std::string> text_columns_of(const Row& row, const LabelledOptions& options) {
+  if (!options.text_columns.empty()) return options.text_columns;
+  for (const auto& [first, second] : kPairs) {
+    if (row.find(first) == nullptr || row.find(second) == nullptr) continue;
+    throw FormatError(
+        "{}: found a pair of texts in \"{}\" and \"{}\", expected one text to classify; join them "
+        "with --text_column_names {},{}",
+        row.where(), first, second, first, second);
+  }
+  const std::string column = first_of(row, {"sentence", "text"});
+  if (!column.empty()) return {column};
+  throw FormatError(
+      "{}: found no column \"sentence\" or \"text\" (columns: {}), expected a text to classify; "
+      "name its column with --text_column_names",
+      row.where(), column_names(row));
+}
+
+std::string label_column_of(const Row& row, const LabelledOptions& options) {
+  if (!options.label_column.empty()) return options.label_column;
+  const std::string column = first_of(row, {"label", "labels"});
+  if (!column.empty()) return column;
+  throw FormatError(
+      "{}: found no label in \"label\" or \"labels\" (columns: {}), expected one; name its column "
+      "with --label_column_name",
+      row.where(), column_names(row));
+}
+
+// A number and nothing else, as far as fp32 holds it.
+std::optional<float> number_in(const Json& value) {
+  double number = 0;
+  if (value.is_number()) {
+    number = value.get<double>();
+  } else if (value.is_string()) {
+    const std::string& text = value.get_ref<const std::string&>();
+    char* end = nullptr;
+    number = std::strtod(text.c_str(), &end);
+    const bool is_whole = !text.empty() && end == text.c_str() + text.size();
+    if (!is_whole || text.find_first_of("xXnN") != std::string::npos) return std::nullopt;
+  } else {
+    return std::nullopt;
+  }
+  const auto narrow = static_cast<float>(number);
+  return std::isfinite(narrow) ? std::optional(narrow) : std::nullopt;
+}
+
+// A table holds numbers as text.
+bool has_fraction(const Json& value) {
+  if (value.is_number_float()) return true;
+  return value.is_string() && number_in(value) &&
+         value.get_ref<const std::string&>().find_first_of(".eE") != std::string::npos;
+}
+
+LabelKind kind_of(const Row& row, const Json& label, const LabelledOptions& options) {
+  if (options.are_numbers.value_or(false)) return LabelKind::kNumber;
+  if (label.is_array()) return LabelKind::kLabels;
+  if (options.are_numbers || !has_fraction(label)) return LabelKind::kClass;
+  if (!label.is_string()) return LabelKind::kNumber;
+  throw FormatError(
+      "{}: found {} as a label, which may be a number to be told or the name of a class, expected "
+      "one of both; add --do_regression true (a number) or false (a class)",
+      row.where(), shown(label));
+}
+
+// As Python's str() writes it.
+std::string name_of(const Row& row, const std::string& column, const Json& label, bool may_be_float,
+                    const std::string& first_row) {
+  if (label.is_string()) return label.get<std::string>();
+  if (label.is_boolean()) return label.get<bool>() ? "True" : "False";
+  if (label.is_number_integer()) return label.dump();
+  if (label.is_number_float() && may_be_float) return python_float_repr(label.get<double>());
+  throw FormatError(
+      "{}: found {} in \"{}\", expected a label (a text, a whole number, true or false) as in {}{}",
+      row.where(), shown(label), column, first_row,
+      label.is_number_float() ? "; add --do_regression true where labels are numbers"
+      : label.is_array()      ? "; write a list in every row where texts have several labels"
+                              : "");
+}
+
+const Json& label_in(const Row& row, const std::string& column) {
+  if (const Json* label = row.find(column)) return *label;
+  throw FormatError(
+      "{}: found no label in \"{}\" (columns: {}), expected one in every row; add it, or leave "
+      "such "
+      "rows out with --on_bad_row skip",
+      row.where(), column, column_names(row));
+}
+
+std::string joined_text(const Row& row, const RowFormat& format, const std::string& delimiter) {
+  std::string text;
+  for (size_t i = 0; i < format.text_columns.size(); ++i) {
+    const std::string& column = format.text_columns[i];
+    const Json* part = row.find(column);
+    if (part == nullptr || !part->is_string()) {
+      throw FormatError(
+          "{}: found {} in \"{}\" (columns: {}), expected a text to classify; name the columns of "
+          "texts with --text_column_names",
+          row.where(), type_of(part), column, column_names(row));
+    }
+    if (i > 0) text += delimiter;
+    text += part->get_ref<const std::string&>();
+  }
+  return text;
+}
+
+}  // namespace
+
+RowFormat detect_labelled(const Row& row, const LabelledOptions& options) {
+  RowFormat format{.kind = RowKind::kLabelled};
+  format.text_columns = text_columns_of(row, options);
+  format.label_column = label_column_of(row, options);
+  format.names_numbers = options.are_numbers.has_value();
+  format.label = kind_of(row, label_in(row, format.label_column), options);
+  return format;
+}
+
+LabelledText read_labelled(const Row& row, const RowFormat& format, const std::string& delimiter,
+                           const std::string& first_row) {
+  LabelledText result;
+  result.text = joined_text(row, format, delimiter);
+  const std::string& column = format.label_column;
+  const Json& label = label_in(row, column);
+  if (format.label == LabelKind::kNumber) {
+    const auto number = number_in(label);
+    if (!number) {
+      throw FormatError("{}: found {} in \"{}\", expected a finite number as in {}", row.where(),
+                        shown(label), column, first_row);
+    }
+    result.numbers = {*number};
+    return result;
+  }
+  if (format.label == LabelKind::kClass) {
+    result.labels = {name_of(row, column, label, format.names_numbers, first_row)};
+    return result;
+  }
+  if (!label.is_array()) {
+    throw FormatError("{}: found {} in \"{}\", expected a list of labels as in {}", row.where(),
+                      shown(label), column, first_row);
+  }
+  for (const Json& one : label) {
+    std::string name = name_of(row, column, one, /*may_be_float=*/false, first_row);
+    if (std::ranges::find(result.labels, name) == result.labels.end()) {
+      result.labels.push_back(std::move(name));
+    }
+  }
+  return result;
+}
+
+}  // namespace strata::data

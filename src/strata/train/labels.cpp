@@ -1,0 +1,231 @@
+#include "strata/train/labels.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <unordered_map>
+
+#include <fmt/ranges.h>
+
+#include "strata/base/counted.h"
+#include "strata/base/error.h"
+#include "strata/config/derived.h"
+
+namespace strata::train {
+namespace {
+
+using config::LabelProblem;
+
+std::optional<int64_t> whole_number(const std::string& text) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole ? std::optional(number) : std::nullopt;
+}
+
+bool are_numbers(const std::vector<std::string>& names) {
+  return std::ranges::all_of(names,
+                             [](const auto& name) { return whole_number(name).has_value(); });
+}
+
+bool are_numbers_below(const std::vector<std::string>& names, int64_t end) {
+  return std::ranges::all_of(names, [end](const std::string& name) {
+    const auto number = whole_number(name);
+    return number && *number >= 0 && *number < end;
+  });
+}
+
+std::vector<std::string> numbers_below(int64_t end) {
+  std::vector<std::string> names;
+  for (int64_t i = 0; i < end; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
+bool holds_all(const std::vector<std::string>& names, const std::vector<std::string>& wanted) {
+  return std::ranges::all_of(
+      wanted, [&](const auto& name) { return std::ranges::find(names, name) != names.end(); });
+}
+
+void sort_names(std::vector<std::string>& names) {
+  if (are_numbers(names)) {
+    std::ranges::sort(names, {}, [](const std::string& name) { return *whole_number(name); });
+  } else {
+    std::ranges::sort(names);
+  }
+}
+
+// At most ten of them.
+std::string shown(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 10;
+  const std::vector<std::string> first(
+      names.begin(), names.begin() + static_cast<ptrdiff_t>(std::min(names.size(), kMost)));
+  return fmt::format("\"{}\"{}", fmt::join(first, "\", \""), names.size() > kMost ? ", ..." : "");
+}
+
+const char* describe(data::LabelKind kind) {
+  return kind == data::LabelKind::kNumber   ? "numbers"
+         : kind == data::LabelKind::kLabels ? "lists of labels"
+                                            : "classes";
+}
+
+LabelProblem problem_of_rows(data::LabelKind kind) {
+  return kind == data::LabelKind::kNumber   ? LabelProblem::kNumbers
+         : kind == data::LabelKind::kLabels ? LabelProblem::kLabels
+                                            : LabelProblem::kClasses;
+}
+
+void require_one_kind(const Datasets& datasets) {
+  if (!datasets.eval) return;
+  const data::LabelKind train = datasets.train.stats().label_kind;
+  const data::LabelKind eval = datasets.eval->stats().label_kind;
+  if (train == eval) return;
+  throw FormatError(
+      "label_column_name: found {} in the rows of the evaluation, expected {} as in those of the "
+      "training; give both the same labels, or say with --do_regression what they are",
+      describe(eval), describe(train));
+}
+
+// What an evaluation of such labels gives beside its loss.
+void require_metric(const config::RunConfig& config) {
+  const std::string metric = config::best_metric(config);
+  const bool is_of_numbers = metric == "eval_mse";
+  const bool is_of_classes = metric == "eval_accuracy";
+  const bool is_of_any = is_of_classes || metric == "eval_f1";
+  const LabelProblem problem = config.classify.problem;
+  const bool fits = problem == LabelProblem::kNumbers  ? !is_of_any
+                    : problem == LabelProblem::kLabels ? !is_of_numbers && !is_of_classes
+                                                       : !is_of_numbers;
+  if (fits) return;
+  throw ConfigError(
+      "metric_for_best_model: found {}, expected {}, which evaluations of such labels give; change "
+      "it",
+      config.train.metric_for_best_model,
+      problem == LabelProblem::kNumbers  ? "mse"
+      : problem == LabelProblem::kLabels ? "f1"
+                                         : "accuracy or f1");
+}
+
+// Those of both sets, in the order in which they came.
+std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::string>& notes) {
+  std::vector<std::string> names;
+  for (const data::SeenLabel& label : datasets.train.stats().labels) names.push_back(label.name);
+  if (!datasets.eval) return names;
+  const std::vector<std::string> trained = names;
+  for (const data::SeenLabel& label : datasets.eval->stats().labels) {
+    if (std::ranges::find(trained, label.name) != trained.end()) continue;
+    names.push_back(label.name);
+    notes.push_back(fmt::format(
+        "warning: label \"{}\" is that of {} of the evaluation alone (the first: {}): nothing "
+        "teaches it, and the head tells it all the same",
+        label.name, counted(label.count, "row"), label.first));
+  }
+  return names;
+}
+
+void require_several(const config::RunConfig& config, const Datasets& datasets,
+                     const std::vector<std::string>& names) {
+  const bool is_any = config.classify.problem == LabelProblem::kLabels;
+  if (names.size() >= (is_any ? 1u : 2u)) return;
+  if (names.empty()) {
+    throw ConfigError(
+        "label_column_name: found no label in any list of the training rows, expected some; name "
+        "their column with --label_column_name");
+  }
+  const data::SeenLabel& only = datasets.train.stats().labels.front();
+  throw ConfigError(
+      "label_column_name: found the label \"{}\" alone in the training rows (the first: {}), "
+      "expected two classes at least; name their column with --label_column_name, or take more "
+      "rows",
+      only.name, only.first);
+}
+
+// As many as the settings want.
+std::vector<std::string> filled(std::vector<std::string> names, int64_t count) {
+  const auto found = static_cast<int64_t>(names.size());
+  if (found == count) return names;
+  if (found < count && are_numbers_below(names, count)) return numbers_below(count);
+  throw ConfigError(
+      "num_labels: found {} for {} of the data ({}), expected {}; remove it", count,
+      counted(found, "label"), shown(names),
+      found > count ? "as many at least" : "as many, or labels that are numbers below it");
+}
+
+std::vector<std::string> names_for(const config::ClassifyConfig& settings,
+                                   std::vector<std::string> found, const Json& model_config) {
+  sort_names(found);
+  if (settings.num_labels) return filled(std::move(found), *settings.num_labels);
+  const std::vector<std::string> own = models::label_names(model_config);
+  if (own.size() > 1 && holds_all(own, found)) return own;
+  const auto count = static_cast<int64_t>(own.size());
+  const bool is_nameless = count > 1 && own == models::plain_label_names(count);
+  if (is_nameless && are_numbers_below(found, count)) return numbers_below(count);
+  return found;
+}
+
+}  // namespace
+
+void settle_labels(const Datasets& datasets, const Json& model_config, config::RunConfig& config,
+                   std::vector<std::string>& notes) {
+  config::ClassifyConfig& settings = config.classify;
+  require_one_kind(datasets);
+  settings.problem = problem_of_rows(datasets.train.stats().label_kind);
+  require_metric(config);
+  if (settings.problem == LabelProblem::kNumbers) {
+    if (settings.num_labels.value_or(1) != 1) {
+      throw ConfigError("num_labels: found {} for labels that are numbers, expected 1; remove it",
+                        *settings.num_labels);
+    }
+    settings.label_names = models::plain_label_names(1);
+    return;
+  }
+  std::vector<std::string> found = labels_in(datasets, notes);
+  require_several(config, datasets, found);
+  settings.label_names = names_for(settings, std::move(found), model_config);
+}
+
+std::vector<int64_t> classes_of(const data::DatasetStats& stats,
+                                const std::vector<std::string>& names) {
+  std::unordered_map<std::string, int64_t> numbers;
+  for (const std::string& name : names) {
+    numbers.emplace(name, static_cast<int64_t>(numbers.size()));
+  }
+  std::vector<int64_t> classes;
+  for (const data::SeenLabel& label : stats.labels) {
+    const auto number = numbers.find(label.name);
+    if (number == numbers.end()) {
+      throw InternalError("labels: found \"{}\", expected one of {}", label.name, shown(names));
+    }
+    classes.push_back(number->second);
+  }
+  return classes;
+}
+
+models::Problem problem_of(LabelProblem problem) {
+  return problem == LabelProblem::kNumbers  ? models::Problem::kNumbers
+         : problem == LabelProblem::kLabels ? models::Problem::kLabels
+                                            : models::Problem::kClasses;
+}
+
+bool give_labels(const config::ClassifyConfig& settings, Json& model_config) {
+  const std::vector<std::string> own = models::label_names(model_config);
+  std::vector<std::string> names = settings.label_names;
+  models::Problem problem = problem_of(settings.problem);
+  if (names.empty()) {  // a plan
+    const bool is_number = settings.do_regression.value_or(false);
+    if (is_number) problem = models::Problem::kNumbers;
+    const int64_t others = own.empty() ? 2 : static_cast<int64_t>(own.size());
+    names = models::plain_label_names(is_number ? 1 : settings.num_labels.value_or(others));
+  }
+  const bool is_new = own.size() != names.size();
+  if (is_new && !own.empty() && !settings.ignore_mismatched_sizes) {
+    throw ConfigError(
+        "model_name_or_path: found a model whose head tells {} ({}) for {} ({}), expected as many; "
+        "add --ignore_mismatched_sizes to give it a new head",
+        counted(static_cast<int64_t>(own.size()), "label"), shown(own),
+        counted(static_cast<int64_t>(names.size()), "label"), shown(names));
+  }
+  models::give_labels(model_config, names, problem);
+  return is_new;
+}
+
+}  // namespace strata::train

@@ -1,0 +1,35 @@
+// The labels that a run's head tells: those of the rows, as the settings and config.json number
+// them. Never: rows, losses.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "strata/base/json.h"
+#include "strata/config/run_config.h"
+#include "strata/data/dataset_stats.h"
+#include "strata/models/reward_head.h"
+#include "strata/train/datasets.h"
+
+namespace strata::train {
+
+// Fills what the data say in config.classify: the names of the base's config.json where they hold
+// all labels of the rows; else those of the rows, whole numbers by their value, others in the order
+// of their characters. Labels that only rows of the evaluation have come along with a warning in
+// `notes`. ConfigError for rows of one label, for numbers beside classes, for a metric that such
+// labels do not give, and where num_labels does not fit; FormatError for sets of two kinds.
+void settle_labels(const Datasets& datasets, const Json& model_config, config::RunConfig& config,
+                   std::vector<std::string>& notes);
+
+// Of a set's labels, by their places there, the numbers that the head has for them.
+std::vector<int64_t> classes_of(const data::DatasetStats& stats,
+                                const std::vector<std::string>& names);
+
+models::Problem problem_of(config::LabelProblem problem);
+
+// Makes config.json that of a model of the run's labels; without data (a plan) of those that it has
+// or of num_labels. Returns whether its head is a new one. ConfigError for a head of another number
+// of labels, unless ignore_mismatched_sizes.
+bool give_labels(const config::ClassifyConfig& settings, Json& model_config);
+
+}  // namespace strata::train

@@ -1,0 +1,101 @@
+#include "strata/train/recipes/classify.h"
+
+#include <algorithm>
+
+#include "strata/base/error.h"
+#include "strata/nn/document_loss.h"
+#include "strata/train/labels.h"
+#include "strata/train/loop/label_figures.h"
+#include "strata/train/recipes/read_tokens.h"
+
+namespace strata::train {
+namespace {
+
+nn::DocumentLoss loss_of(config::LabelProblem problem) {
+  return problem == config::LabelProblem::kNumbers  ? nn::DocumentLoss::kNumbers
+         : problem == config::LabelProblem::kLabels ? nn::DocumentLoss::kLabels
+                                                    : nn::DocumentLoss::kClasses;
+}
+
+class ClassifyObjective final : public Objective {
+ public:
+  ClassifyObjective(nn::DocumentTask task, Split split) : task_(std::move(task)), split_(split) {}
+  void ask(nn::ForwardContext& context) override { context.head.documents = &task_; }
+  Figures figures(const nn::LossSums&) const override {
+    return split_ == Split::kTrain ? label_figures_of_step(task_) : Figures{};
+  }
+  std::vector<double> tally() const override {
+    return split_ == Split::kTrain ? std::vector<double>{} : tally_of(task_);
+  }
+  double num_losses(const nn::LossSums&) const override {
+    return static_cast<double>(num_counted(task_));
+  }
+
+ private:
+  nn::DocumentTask task_;
+  Split split_;
+};
+
+class Classify final : public Recipe {
+ public:
+  explicit Classify(const BeforeTraining& before)
+      : loss_(loss_of(before.config.classify.problem)),
+        num_labels_(before.config.classify.label_names.size()),
+        reads_first_(before.trainee.model->reads_first_token()),
+        pad_id_(reads_first_ ? -1 : require_pad_id(*before.datasets.tokenizer)) {
+    const std::vector<std::string>& names = before.config.classify.label_names;
+    if (loss_ == nn::DocumentLoss::kNumbers) return;
+    classes_[0] = classes_of(before.datasets.train.stats(), names);
+    if (before.datasets.eval) classes_[1] = classes_of(before.datasets.eval->stats(), names);
+  }
+
+  LossCounts count(const data::MicroBatch& batch) const override {
+    return {.losses = static_cast<double>(batch.rows.size())};
+  }
+
+  std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
+                                       const LossCounts&) const override {
+    nn::DocumentTask task{.loss = loss_,
+                          .rows = reads_first_ ? first_tokens(batch) : last_tokens(batch, pad_id_),
+                          .num_counted = batch.num_real_rows};
+    for (size_t row = 0; row < batch.rows.size(); ++row) {
+      // Of lists without a label nothing is there.
+      append_targets(batch.row_targets.empty() ? std::vector<float>{} : batch.row_targets[row],
+                     classes_[split == Split::kTrain ? 0 : 1], task.targets);
+    }
+    return std::make_unique<ClassifyObjective>(std::move(task), split);
+  }
+
+ private:
+  void append_targets(const std::vector<float>& row, const std::vector<int64_t>& classes,
+                      std::vector<float>& targets) const {
+    const auto class_of = [&](float number) { return classes.at(static_cast<size_t>(number)); };
+    if (loss_ == nn::DocumentLoss::kLabels) {
+      targets.resize(targets.size() + num_labels_, 0.0f);
+      const size_t first = targets.size() - num_labels_;
+      for (const float number : row) targets[first + static_cast<size_t>(class_of(number))] = 1;
+      return;
+    }
+    const float only = row.at(0);
+    targets.push_back(loss_ == nn::DocumentLoss::kNumbers ? only
+                                                          : static_cast<float>(class_of(only)));
+  }
+
+  Figures figures_of_all(std::span<const double> tally) const override {
+    return label_figures(loss_, tally);
+  }
+
+  nn::DocumentLoss loss_;
+  size_t num_labels_;
+  bool reads_first_;
+  int64_t pad_id_;
+  std::vector<int64_t> classes_[2];  // of the labels of both sets
+};
+
+}  // namespace
+
+std::unique_ptr<Recipe> make_classify(const BeforeTraining& before) {
+  return std::make_unique<Classify>(before);
+}
+
+}  // namespace strata::train

@@ -1,0 +1,132 @@
+// Oracle: transformers' run_classification.py, written out for a tokenizer of bytes; what was
+// written, for what is read back from a file.
+#include "strata/data/rows/labelled_row.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "prepared_rows.h"
+#include "strata/base/error.h"
+#include "strata/data/collate.h"
+#include "strata/data/store/token_store.h"
+
+namespace strata::data {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class LabelledRowTest : public PreparedRows {
+ protected:
+  LabelledRowTest() { options_.labelled = LabelledOptions{}; }
+
+  static std::string line(const std::string& text, const Json& label) {
+    return Json{{"text", text}, {"label", label}}.dump();
+  }
+  static std::vector<std::string> names_of(const DatasetStats& stats) {
+    std::vector<std::string> names;
+    for (const SeenLabel& label : stats.labels) names.push_back(label.name);
+    return names;
+  }
+};
+
+TEST_F(LabelledRowTest, ClassesAreNumberedAsTheyCome) {
+  const Dataset found = prepare_lines({line("ab", "x"), line("c", "w"), line("d", "x")});
+  EXPECT_EQ(found.label_kind, LabelKind::kClass);
+  EXPECT_THAT(names_of(found), ElementsAre("x", "w"));
+  EXPECT_EQ(found.labels[0].count, 2);
+  EXPECT_EQ(found.labels[1].first, "f.jsonl:2");
+  EXPECT_EQ(text_of(found.rows[0]), "<s>ab");
+  EXPECT_THAT(found.rows[1].row_targets, ElementsAre(1));
+  EXPECT_THAT(found.rows[2].row_targets, ElementsAre(0));
+  EXPECT_EQ(found.num_targets, 3);
+}
+
+TEST_F(LabelledRowTest, NamesAreAsPythonPrintsThem) {
+  EXPECT_THAT(names_of(prepare_lines({line("a", 3), line("b", -1)})), ElementsAre("3", "-1"));
+  EXPECT_THAT(names_of(prepare_lines({line("a", true)})), ElementsAre("True"));
+  options_.labelled->are_numbers = false;
+  EXPECT_THAT(names_of(prepare_lines({line("a", 1.0)})), ElementsAre("1.0"));
+}
+
+TEST_F(LabelledRowTest, ListsAreSeveralLabels) {
+  const Dataset found =
+      prepare_lines({line("a", {"x", "y"}), line("b", Json::array()), line("c", {"y", "y"})});
+  EXPECT_EQ(found.label_kind, LabelKind::kLabels);
+  EXPECT_THAT(found.rows[0].row_targets, ElementsAre(0, 1));
+  EXPECT_THAT(found.rows[1].row_targets, IsEmpty());
+  EXPECT_THAT(found.rows[2].row_targets, ElementsAre(1));
+}
+
+TEST_F(LabelledRowTest, FractionsAreNumbers) {
+  const Dataset found = prepare_lines({line("a", 0.5), line("b", 2), line("c", "-1e2")});
+  EXPECT_EQ(found.label_kind, LabelKind::kNumber);
+  EXPECT_THAT(found.rows[0].row_targets, ElementsAre(0.5));
+  EXPECT_THAT(found.rows[1].row_targets, ElementsAre(2));
+  EXPECT_THAT(found.rows[2].row_targets, ElementsAre(-100));
+  options_.labelled->are_numbers = true;
+  EXPECT_EQ(prepare_lines({line("a", 3)}).label_kind, LabelKind::kNumber);
+}
+
+TEST_F(LabelledRowTest, ColumnsAreJoined) {
+  options_.labelled = LabelledOptions{
+      .text_columns = {"a", "b"}, .delimiter = "|", .label_column = "kind", .are_numbers = {}};
+  const Dataset found = prepare_lines({R"({"a": "x", "b": "y", "kind": 1, "text": "z"})"});
+  EXPECT_EQ(text_of(found.rows[0]), "<s>x|y");
+  EXPECT_THAT(found.unused_columns, ElementsAre(std::pair<const std::string, int64_t>("text", 1)));
+}
+
+TEST_F(LabelledRowTest, LongTextsAreCutOrLeftOut) {
+  options_.max_length = 3;
+  const Dataset cut = prepare_lines({line("abcd", 0), line("a", 1)});
+  EXPECT_EQ(text_of(cut.rows[0]), "<s>ab");
+  EXPECT_EQ(cut.num_long, 1);
+  options_.long_rows = "drop";
+  const Dataset dropped = prepare_lines({line("abcd", 0), line("a", 1)});
+  ASSERT_EQ(dropped.rows.size(), 1u);
+  EXPECT_THAT(names_of(dropped), ElementsAre("1"));
+}
+
+TEST_F(LabelledRowTest, WhatIsNoLabelIsNamed) {
+  EXPECT_THAT(error_of<FormatError>({R"({"text": "a"})"}),
+              HasSubstr("f.jsonl:1: found no label in \"label\" or \"labels\""));
+  EXPECT_THAT(error_of<FormatError>({line("a", 1), line("b", 0.5)}),
+              HasSubstr("f.jsonl:2: found 0.5 in \"label\", expected a label"));
+  EXPECT_THAT(error_of<FormatError>({line("a", 0.5), line("b", "x")}),
+              HasSubstr("f.jsonl:2: found \"x\" in \"label\", expected a finite number"));
+  EXPECT_THAT(error_of<FormatError>({line("a", "0.5")}), HasSubstr("add --do_regression"));
+  EXPECT_THAT(error_of<FormatError>({line("a", {"x"}), line("b", "x")}),
+              HasSubstr("expected a list of labels"));
+  EXPECT_THAT(error_of<FormatError>({R"({"premise": "a", "hypothesis": "b", "label": 1})"}),
+              HasSubstr("--text_column_names premise,hypothesis"));
+}
+
+TEST_F(LabelledRowTest, AFileGivesThemBack) {
+  const Dataset made =
+      prepare_lines({line("a", {"x", "y"}), line("bc", Json::array()), line("d", {"z"})});
+  const TokenStore kept = TokenStore::scratch([&](TokenWriter& writer) {
+    for (const Example& row : made.rows) writer.add(row);
+    return static_cast<DatasetStats>(made);
+  });
+  ASSERT_EQ(kept.size(), 3u);
+  EXPECT_THAT(kept[0].row_targets, ElementsAre(0, 1));
+  EXPECT_THAT(kept[1].row_targets, IsEmpty());
+  EXPECT_THAT(kept[2].row_targets, ElementsAre(2));
+  EXPECT_EQ(kept.stats().labels, made.labels);
+  EXPECT_EQ(kept.stats().label_kind, LabelKind::kLabels);
+  EXPECT_EQ(kept.content(), TokenStore(made).content());
+}
+
+TEST_F(LabelledRowTest, BatchesHoldTargetsAndTypes) {
+  Dataset made = prepare_lines({line("abc", "x"), line("d", "y")});
+  made.rows[0].second_text = 2;
+  const TokenStore rows(made);
+  const std::vector<int64_t> order{1, 0};
+  const MicroBatch batch = collate_rows(rows, order);
+  EXPECT_THAT(batch.row_targets, ElementsAre(ElementsAre(1), ElementsAre(0)));
+  EXPECT_THAT(batch.token_types, ElementsAre(0, 0, 0, 0, 1, 1));
+}
+
+}  // namespace
+}  // namespace strata::data
