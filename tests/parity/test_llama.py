@@ -533,7 +533,7 @@ def test_tied_names_with_different_values_are_untied(tmp_path):
     (dict(num_hidden_layers=1), "found tensors that config.json does not imply"),
     (dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of"),
     (dict(hidden_act="gelu"), "found hidden_act \"gelu\""),
-    (dict(model_type="bert"), ", mistral, mixtral, "),
+    (dict(model_type="rwkv"), ", mistral, mixtral, "),
     (dict(rope_scaling=dict(type="proportional")), "found rope_type \"proportional\", expected one of default, linear, "
      "dynamic, yarn, longrope, llama3"),
     (dict(rope_scaling=dict(YARN, factor=0)), "found rope_scaling.factor = 0, expected a number above 0"),

@@ -360,7 +360,8 @@ BAD = {
                                "found PROMPT_TUNING with the recipe reward"),
     "a_setting_of_dpo": (dict(beta=0.3), "--beta: found with the recipe reward, expected a setting of it"),
     "a_setting_of_sft": (dict(packing=True), "--packing: found with the recipe reward, expected a setting of it"),
-    "balanced_experts": (dict(model="qwen3_moe", router_aux_loss_coef=0.1), "nothing balances the experts of a reward model"),
+    "balanced_experts": (dict(model="qwen3_moe", router_aux_loss_coef=0.1), "found 0.1 with the recipe reward, expected none: nothing balances the "
+                         "experts of such a model"),
     "pairs_that_are_all_too_long": (dict(max_length=2), "found no pair to train on in"),
     "the_layer_that_is_gone": (dict(LORA, lora_modules_to_save=["lm_head"]), "expected names such as score, embed_tokens"),
     "a_metric_of_dpo": (dict(metric_for_best_model="rewards/margins", eval_strategy="steps", eval_steps=5),
