@@ -59,8 +59,10 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "fp8-lora": (["fp8", "--bf16", "true", "--use_peft", "true", "--lora_target_modules", "all-linear"], 2e-2),
             "fp8-nf4": (["fp8", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
             "gptq-lora": (["gptq", "--bf16", "true", "--use_peft", "true", "--lora_target_modules", "all-linear"], 2e-2),
-            "delta-rule": (["delta-rule", "--bf16", "false"], 1e-4),
-            "delta-rule-bf16": (["delta-rule", "--bf16", "true"], 2e-2),
+            # At the others' rate half a rounding of its weights (6e-8) moves the tenth loss by 2e-3 on the CPU itself, at
+            # this one by at most 1.2e-5.
+            "delta-rule": (["delta-rule", "--bf16", "false", "--learning_rate", "3e-4"], 1e-4),
+            "delta-rule-bf16": (["delta-rule", "--bf16", "true", "--learning_rate", "3e-4"], 2e-2),
             "latents": (["latents", "--bf16", "false"], 1e-4),
             "state-space": (["state-space", "--bf16", "false"], 1e-4),
             "state-space-bf16": (["state-space", "--bf16", "true"], 2e-2),

@@ -59,12 +59,13 @@ def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
     own.mkdir()
     flags = [own if word == OWN_FOLDER else word for word in flags]
     steps = [] if "--max_steps" in flags else ["--max_steps", 10]
+    rate = [] if "--learning_rate" in flags else ["--learning_rate", "5e-3"]
     name_of_sharers = "--sequence_parallel_size"
     sharers = int(flags[flags.index(name_of_sharers) + 1]) if name_of_sharers in flags else 1
     command = [check.programs / "strata", "launch", "--num_processes", world, recipe, "--model_name_or_path",
                folder / model, "--dataset_name", folder / data, "--output_dir", output, "--max_length", 64,
-               "--per_device_train_batch_size", 4 * sharers // world, *steps, "--logging_steps", 1,
-               "--learning_rate", "5e-3", "--save_strategy", "no", "--disable_tqdm", "true", *flags]
+               "--per_device_train_batch_size", 4 * sharers // world, *steps, "--logging_steps", 1, *rate,
+               "--save_strategy", "no", "--disable_tqdm", "true", *flags]
     passed, _, text, _ = check.run(name, command, seconds, OMP_NUM_THREADS="2", **variables)
     if not passed:
         return last_lines(text)

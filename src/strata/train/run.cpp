@@ -227,7 +227,12 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   };
   choose_by_plan(config, mesh, device, environment.local_world_size, request, notes);
   std::optional<MemoryWatch> watch;
-  if (environment.rank == 0) watch.emplace(config, request(config), device);
+  if (environment.rank == 0) {
+    watch.emplace(config, request(config), device);
+    const std::optional<std::string> hint =
+        recomputation_hint(config, device, environment.local_world_size, request(config));
+    if (hint) notes.push_back(*hint);
+  }
   // Now: who is ended for his memory says nothing any more.
   const std::optional<std::string> shortage =
       memory_warning(mesh, device, environment.local_world_size,

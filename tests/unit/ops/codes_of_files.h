@@ -40,7 +40,9 @@ inline void expect_products(const quant::QuantizedMatrix& weight, const at::Tens
           const at::Tensor a = at::randn({rows, inner}).to(type);
           const at::Tensor c = at::ones({rows, width}, at::device(device).dtype(type));
           quant::matmul_into(c, a.to(device), moved(weight, device), transposed, /*beta=*/1, type);
-          const at::Tensor expected = at::mm(a.to(at::kDouble), transposed ? dense.t() : dense) + 1;
+          // What is multiplied has the type of the product.
+          const at::Tensor factor = (transposed ? dense.t() : dense).to(type).to(at::kDouble);
+          const at::Tensor expected = at::mm(a.to(at::kDouble), factor) + 1;
           EXPECT_LT(relative_error(c.cpu(), expected), type == at::kFloat ? 1e-5 : 1e-2)
               << device.str() << " " << quant::describe(weight.format) << " " << weight.rows
               << " x " << weight.columns << " rows " << rows << " " << transposed;

@@ -2,7 +2,7 @@
 //
 //   test_ops            every test
 //   test_ops --perf     the table again, with times of one thread (and of the GPU, where there is
-//                       one) beside those of a copy
+//                       one; `--perf cuda`: of it alone) beside those of a copy
 #include "op_table.h"
 
 #include <ATen/ATen.h>
@@ -150,6 +150,7 @@ void print_performance(at::Device device) {
       fmt::print("{} {:>9.1e} {:>9.1f} {:>9.2f} {:>8.2f} {:>9}\n", name_of(row, size, type, device),
                  error, seconds * 1e6, one.bytes / seconds / 1e9, copy_rate(one.bytes, device),
                  flops);
+      std::fflush(stdout);  // what is known when it is stopped is worth having
     }
   }
 }
@@ -158,9 +159,10 @@ void print_performance(at::Device device) {
 }  // namespace strata::ops
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string_view(argv[1]) == "--perf") {
+  if (argc >= 2 && std::string_view(argv[1]) == "--perf") {
     for (const at::Device device : strata::ops::devices_under_test()) {
-      strata::ops::print_performance(device);
+      const std::string kind = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+      if (argc == 2 || kind == argv[2]) strata::ops::print_performance(device);
     }
     return 0;
   }

@@ -86,5 +86,31 @@ TEST(CheckpointingChoice, PlansFewTimes) {
   EXPECT_LE(num_plans, 9);
 }
 
+TEST(CheckpointingChoice, HintsAtWhatAutoWouldSpare) {
+  config::RunConfig config;
+  const auto hint = [&](int64_t room) {
+    return recomputation_hint(config, room, [](const config::RunConfig& tried) {
+      return PlannedPeak{bytes_of(tried.shard, 32), 0};
+    });
+  };
+  const int64_t all = 1000 + 32 * 200, attention = 1000 + 32 * 25;
+  EXPECT_NE(hint(all).value_or("").find("recompute nothing here"), std::string::npos);
+  EXPECT_NE(hint(all - 1).value_or("").find("recompute less here"), std::string::npos);
+  EXPECT_TRUE(hint(attention).has_value());
+  EXPECT_FALSE(hint(attention - 1).has_value());
+  // Who chose something else is not told.
+  config.shard.checkpointing_mode = Checkpointing::kSelective;
+  EXPECT_FALSE(hint(all).has_value());
+  config.shard.checkpointing_mode = Checkpointing::kFull;
+  config.shard.activation_offloading = config::ActivationOffloading::kTrue;
+  EXPECT_FALSE(hint(all).has_value());
+  config.shard.activation_offloading = config::ActivationOffloading::kFalse;
+  config.shard.checkpointing_layers = 3;
+  EXPECT_FALSE(hint(all).has_value());
+  config.shard.checkpointing_layers = 0;
+  config.shard.gradient_checkpointing = false;
+  EXPECT_FALSE(hint(all).has_value());
+}
+
 }  // namespace
 }  // namespace strata::train

@@ -11,6 +11,7 @@
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/matmul/bf16_products.h"
+#include "strata/ops/matmul/block_product.h"
 
 namespace strata::ops {
 
@@ -45,7 +46,8 @@ bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   if (multiplies_own_pairs(a)) return true;  // also few rows, which libtorch multiplies faster
   // libtorch rounds what it sums to bf16 before it is anybody's fp32.
   if (is_bf16(a) && c.scalar_type() == at::kFloat) return true;
-  if (is_bf16(a) && cpu_has_bf16_arithmetic()) return false;
+  // Where we have kernels of pairs, who converts in spite of them was asked to.
+  if (is_bf16(a) && cpu_has_bf16_arithmetic() && !cpu::has_pair_product()) return false;
   if (a.scalar_type() == at::kFloat && c.scalar_type() == at::kFloat &&
       cpu_products() == CpuProducts::kMkl) {
     return false;

@@ -32,6 +32,13 @@ CheckpointingChoice choice_at(int rung, int num_layers) {
   return choice;
 }
 
+PlanPeak peak_with(const PlanRequest& request, at::Device device) {
+  return [&request, device](const config::RunConfig& tried) {
+    const RunPlan plan = plan_run(tried, request);
+    return PlannedPeak{needed_bytes(plan, device), num_recomputed(plan)};
+  };
+}
+
 }  // namespace
 
 bool chooses_checkpointing(const config::ShardConfig& config) {
@@ -88,16 +95,45 @@ CheckpointingChoice choose_checkpointing(const config::RunConfig& config, int64_
   return best;
 }
 
+std::optional<std::string> recomputation_hint(const config::RunConfig& config, int64_t bytes,
+                                              const PlanPeak& plan) {
+  const config::ShardConfig& set = config.shard;
+  const bool recomputes_all = set.gradient_checkpointing &&
+                              set.checkpointing_mode == Checkpointing::kFull &&
+                              set.checkpointing_layers == 0;
+  if (!recomputes_all) return std::nullopt;
+  if (set.activation_offloading != config::ActivationOffloading::kFalse) return std::nullopt;
+  for (const Checkpointing mode : {Checkpointing::kNone, Checkpointing::kAttention}) {
+    config::RunConfig tried = config;
+    CheckpointingChoice{.mode = mode}.apply(tried.shard);
+    const PlannedPeak peak = plan(tried);
+    if (peak.bytes > bytes) continue;
+    return fmt::format(
+        "hint: --gradient_checkpointing_mode auto would recompute {} here ({} planned of {})",
+        mode == Checkpointing::kNone ? "nothing" : "less", memory::size_text(peak.bytes),
+        memory::size_text(bytes));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> recomputation_hint(const config::RunConfig& config, at::Device device,
+                                              int local_world_size, const PlanRequest& request) {
+  if (!device.is_cuda()) return std::nullopt;
+  try {
+    return recomputation_hint(config, free_room(device, local_world_size),
+                              peak_with(request, device));
+  } catch (const std::exception&) {  // a run does not depend on its plan
+    return std::nullopt;
+  }
+}
+
 std::string choose_checkpointing(config::RunConfig& config, const comm::Mesh& mesh,
                                  at::Device device, int64_t room, const PlanRequest& request) {
   std::string answer, text;
   comm::all_or_nothing(*mesh.world, "choosing activation checkpointing", [&] {
     if (mesh.world->rank() != 0) return;
     const CheckpointingChoice choice =
-        choose_checkpointing(config, room, [&](const config::RunConfig& tried) {
-          const RunPlan plan = plan_run(tried, request);
-          return PlannedPeak{needed_bytes(plan, device), num_recomputed(plan)};
-        });
+        choose_checkpointing(config, room, peak_with(request, device));
     answer = fmt::format("{} {} {}", choice.mode, choice.layers, choice.rest);
     text = choice.fits
                ? fmt::format("activation checkpointing: {} ({} planned of {})", choice.text(),

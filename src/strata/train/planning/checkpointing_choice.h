@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "strata/comm/mesh.h"
@@ -43,9 +44,20 @@ using PlanPeak = std::function<PlannedPeak(const config::RunConfig&)>;
 CheckpointingChoice choose_checkpointing(const config::RunConfig& config, int64_t bytes,
                                          const PlanPeak& plan);
 
-// The same for the run that is about to start on this mesh: collective, and alike on every rank.
-// Rank 0 plans with `request`. Returns what to tell the user.
+// Of a run that recomputes whole layers: what auto would spare it in `bytes`, with one or two
+// plans. None where it would spare nothing, or the settings choose something else.
+std::optional<std::string> recomputation_hint(const config::RunConfig& config, int64_t bytes,
+                                              const PlanPeak& plan);
+
+// choose_checkpointing() for the run that is about to start on this mesh: collective, and alike on
+// every rank. Rank 0 plans with `request`. Returns what to tell the user.
 std::string choose_checkpointing(config::RunConfig& config, const comm::Mesh& mesh,
                                  at::Device device, int64_t room, const PlanRequest& request);
+
+// recomputation_hint() for the run that is about to start, with what is free for this rank of its
+// GPU. None on a CPU, where others may want what is free, and where there is no plan. Not
+// collective.
+std::optional<std::string> recomputation_hint(const config::RunConfig& config, at::Device device,
+                                              int local_world_size, const PlanRequest& request);
 
 }  // namespace strata::train
