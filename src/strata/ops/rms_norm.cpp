@@ -76,7 +76,8 @@ at::Tensor rms_norm_backward_add(const at::Tensor& dy, const at::Tensor& x,
   at::Tensor dx = at::empty_like(x);
   at::Tensor partials;
   if (is_for_cuda(x) && dweight.defined()) {
-    partials = at::empty({cuda::rms_norm_partials(x.size(0)), x.size(1)}, rstd.options());
+    partials =
+        at::empty({cuda::rms_norm_partials(x.size(0), x.size(1)), x.size(1)}, rstd.options());
   }
   if (x.is_meta()) return dx;
   const ActivityTimer timer(Activity::kElementWise);

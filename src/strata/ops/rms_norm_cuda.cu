@@ -148,9 +148,10 @@ template <typename T, int N>
 void launch_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
                      Stream stream) {
   const bool shares = partials != nullptr && a.channels <= kSharedChannels;
-  const Grid grid{.blocks = partials != nullptr ? rms_norm_partials(a.tokens) : a.tokens,
-                  .threads = threads_for(divide_up(a.channels, N), kMostThreads),
-                  .shared_bytes = shares ? static_cast<size_t>(a.channels) * sizeof(float) : 0};
+  const Grid grid{
+      .blocks = partials != nullptr ? rms_norm_partials(a.tokens, a.channels) : a.tokens,
+      .threads = threads_for(divide_up(a.channels, N), kMostThreads),
+      .shared_bytes = shares ? static_cast<size_t>(a.channels) * sizeof(float) : 0};
   with_kind(a.kind, [&]<RmsNormKind kKind>() {
     launch("rms_norm_backward", norm_rows_backward<T, N, kKind>, grid, stream,
            static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<const T*>(g.dy),
@@ -194,7 +195,8 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g, flo
   }
   if (g.dweight == nullptr) return;
   launch("rms_norm_backward", add_partials, {divide_up(a.channels, 32), 32 * kSumGroups}, stream,
-         partials, rms_norm_partials(a.tokens), a.channels, g.dweight_type, g.dweight, g.beta != 0);
+         partials, rms_norm_partials(a.tokens, a.channels), a.channels, g.dweight_type, g.dweight,
+         g.beta != 0);
 }
 
 }  // namespace strata::ops::cuda

@@ -194,7 +194,8 @@ void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream strea
 
 void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
                              Stream stream) {
-  const int64_t blocks = partials != nullptr ? rms_norm_partials(a.tokens) : blocks_of(a.tokens);
+  const int64_t blocks =
+      partials != nullptr ? rms_norm_partials(a.tokens, a.channels) : blocks_of(a.tokens);
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
     with_packs(a, [&]<int P, RmsNormKind kKind>() {

@@ -29,7 +29,8 @@ void check_rms_norm(const Size& size, at::ScalarType type, at::ScalarType weight
   for (const float beta : {0.0f, 1.0f}) {
     const Guarded dx(values.sizes(), type, size.offset);
     const Guarded dweight(at::ones({size.columns}, at::kFloat));
-    const Guarded partials({cuda::rms_norm_partials(size.rows), size.columns}, at::kFloat);
+    const Guarded partials({cuda::rms_norm_partials(size.rows, size.columns), size.columns},
+                           at::kFloat);
     cuda::rms_norm_backward(
         a, {dy.data(), residual.data(), dx.data(), dweight.data(), Element::kFloat, beta},
         partials.as<float>(), kStream);
