@@ -203,6 +203,35 @@ TEST(UnfoldMessages, MakesListsOfTextsAndOfListsSideBySide) {
   EXPECT_EQ(unfolded(R"({"messages": "[1]"})", "messages"), Json::parse(R"({"messages": "[1]"})"));
 }
 
+TEST(UnfoldMessages, OfAnswersOnlyWhatIsMessagesIndeed) {
+  const auto unfolded = [](const std::string& json) {
+    Row row = row_of(json);
+    unfold_messages(row, "text");
+    return row.fields;
+  };
+  const Json ask = Json::parse(R"([{"role": "user", "content": "q"}])");
+  const Json good = Json::parse(R"([{"role": "assistant", "content": "a"}])");
+  const Json bad = Json::parse(R"([{"role": "assistant", "content": "b"}])");
+  const Json both = {{"prompt", ask}, {"completion", good}};
+  EXPECT_EQ(unfolded(Json{{"prompt", ask.dump()}, {"completion", good.dump()}}.dump()), both);
+  EXPECT_EQ(unfolded(R"({"prompt": {"role": ["user"], "content": ["q"], "name": null},
+                         "completion": {"role": ["assistant"], "content": ["a"]}})"),
+            both);
+  // A question may be plain.
+  EXPECT_EQ(
+      unfolded(Json{{"prompt", "q"}, {"chosen", good.dump()}, {"rejected", bad.dump()}}.dump()),
+      (Json{{"prompt", "q"}, {"chosen", good}, {"rejected", bad}}));
+  // Text that is to be written, even in brackets, and rows with a text of their own.
+  for (const Json& other : {Json{{"prompt", "q"}, {"completion", "[1, 2]"}},
+                            Json{{"prompt", ask.dump()}, {"completion", "a"}},
+                            Json{{"prompt", "q"}, {"completion", R"([{"role": "user"}])"}},
+                            Json{{"prompt", "q"}, {"completion", "[]"}},
+                            Json{{"chosen", good.dump()}, {"rejected", "no"}},
+                            Json{{"text", "t"}, {"completion", good.dump()}}}) {
+    EXPECT_EQ(unfolded(other.dump()), other);
+  }
+}
+
 TEST(ReadMessages, SaysHowPythonsTextBecomesJson) {
   Row row = row_of(R"({"messages": "[{'role': 'user', 'content': 'q'}]"})");
   row.file = std::make_shared<const std::string>("f.csv");
