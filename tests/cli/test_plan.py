@@ -150,6 +150,21 @@ def test_what_does_not_fit_is_told_with_what_would(folder):
     assert re.search(r"^fits .* of 999.00 GB", strata(*words, "999GB"), re.M)
 
 
+def test_what_auto_would_spare_is_hinted_at(folder):
+    """Oracle: the plan with what the hint names, of which auto takes nine tenths."""
+    words = ["plan", "--model_name_or_path", folder, "--world_size", 64, "--device", "cuda", "--per_device_train_batch_size", 1,
+             "--max_length", 2048, "--device_memory"]
+    hint = re.search(r"^hint: --gradient_checkpointing_mode auto would recompute nothing here \((\S+) GB planned of 899.10 GB\)$",
+                     strata(*words, "999GB"), re.M)
+    assert hint
+    kept = strata(*words, "999GB", "--gradient_checkpointing", "false")
+    assert re.search(r"^fits +(\S+) GB", kept, re.M)[1] == hint[1] and "hint" not in kept
+    assert "hint" not in strata(*words, "999GB", "--gradient_checkpointing_mode", "auto")
+    # Room for the run as it is, and for nothing more.
+    full = float(re.search(r"^fits +(\S+) GB", strata(*words, "999GB"), re.M)[1])
+    assert "hint" not in strata(*words, f"{full + 0.01:.2f}GB")
+
+
 def test_a_change_that_the_model_cannot_take_is_not_offered(tmp_path):
     """Codes over GPT-2's matrices are refused: the plan says the rest."""
     (tmp_path / "config.json").write_text(json.dumps(dict(model_type="gpt2", n_embd=768, n_head=12, n_layer=12)))

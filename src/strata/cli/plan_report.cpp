@@ -163,21 +163,6 @@ int64_t needed_bytes(const PlannedPlace& place, const train::RunPlan& plan) {
   return memory::peak_bytes(plan.memory.peak, place.process_bytes + plan.scratch_bytes);
 }
 
-std::string verdict(const config::RunConfig& config, const PlannedPlace& place,
-                    const train::RunPlan& plan) {
-  if (!place.available) return "";
-  const int64_t needed = needed_bytes(place, plan);
-  if (needed <= *place.available) {
-    return fmt::format("fits         {} of {} ({:.0f} %)\n", memory::size_text(needed),
-                       memory::size_text(*place.available),
-                       100.0 * static_cast<double>(needed) / static_cast<double>(*place.available));
-  }
-  const std::string hopeless = too_small_for_runtime(place, plan);
-  return fmt::format("does not fit {} needed, {} available; what would fit:\n{}",
-                     memory::size_text(needed), memory::size_text(*place.available),
-                     hopeless.empty() ? nearest(config, place) : hopeless);
-}
-
 // The room by which a run of these settings would choose: what the user says of a rank's memory,
 // else that of this machine.
 int64_t room_of(const config::RunConfig& config, const PlannedPlace& place) {
@@ -190,6 +175,31 @@ int64_t room_of(const config::RunConfig& config, const PlannedPlace& place) {
       "{}: found no memory of a GPU by which to choose, expected it; add --device_memory 80GB",
       config.train.auto_find_batch_size ? "auto_find_batch_size"
                                         : "gradient_checkpointing_mode auto");
+}
+
+train::PlanPeak peak_at(const PlannedPlace& place) {
+  return [&place](const config::RunConfig& tried) {
+    const train::RunPlan plan = plan_at(tried, place);
+    return train::PlannedPeak{needed_bytes(place, plan), train::num_recomputed(plan)};
+  };
+}
+
+std::string verdict(const config::RunConfig& config, const PlannedPlace& place,
+                    const train::RunPlan& plan) {
+  if (!place.available) return "";
+  const int64_t needed = needed_bytes(place, plan);
+  if (needed <= *place.available) {
+    const std::optional<std::string> hint =
+        train::recomputation_hint(config, room_of(config, place), peak_at(place));
+    return fmt::format("fits         {} of {} ({:.0f} %)\n{}", memory::size_text(needed),
+                       memory::size_text(*place.available),
+                       100.0 * static_cast<double>(needed) / static_cast<double>(*place.available),
+                       hint ? *hint + "\n" : "");
+  }
+  const std::string hopeless = too_small_for_runtime(place, plan);
+  return fmt::format("does not fit {} needed, {} available; what would fit:\n{}",
+                     memory::size_text(needed), memory::size_text(*place.available),
+                     hopeless.empty() ? nearest(config, place) : hopeless);
 }
 
 // What the run would choose by its plan.
@@ -209,11 +219,7 @@ config::RunConfig with_choices(const config::RunConfig& config, const PlannedPla
     rows = std::max<int64_t>(train::choose_batch_size(rows, room, planned).rows, 1);
   }
   if (!train::chooses_checkpointing(config.shard)) return chosen;
-  const auto planned = [&](const config::RunConfig& tried) {
-    const train::RunPlan plan = plan_at(tried, place);
-    return train::PlannedPeak{needed_bytes(place, plan), train::num_recomputed(plan)};
-  };
-  train::choose_checkpointing(chosen, room, planned).apply(chosen.shard);
+  train::choose_checkpointing(chosen, room, peak_at(place)).apply(chosen.shard);
   return chosen;
 }
 
