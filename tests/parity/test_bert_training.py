@@ -19,9 +19,9 @@ EVALUATED = dict(eval_strategy="steps", eval_steps=5, per_device_eval_batch_size
 # A family and the class of its files: heads of all of them begin anew, BERT's pooler only where the files have none.
 MODELS = {"bert": ("bert", "ForPreTraining"), "bert_mlm": ("bert", "ForMaskedLM"), "roberta": ("roberta", "ForMaskedLM"),
           "xlm_roberta": ("xlm-roberta", "ForMaskedLM"), "distilbert": ("distilbert", "ForMaskedLM"),
-          "body": ("bert", "Model")}
+          "modernbert": ("modernbert", "ForMaskedLM"), "body": ("bert", "Model"), "modernbert_body": ("modernbert", "Model")}
 DROPS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
-         "seq_classif_dropout")
+         "seq_classif_dropout", "embedding_dropout", "mlp_dropout")
 
 
 def save_words(folder, family):
@@ -56,7 +56,8 @@ def encoder(inputs):
         settings = dict(BASES[family], vocab_size=size)
         settings |= {key: drops for key in DROPS if key in settings or key == "classifier_dropout" and family != "distilbert"}
         config = transformers.AutoConfig.for_model(family, **settings)
-        prefix = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}[family]
+        prefix = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert",
+                  "modernbert": "ModernBert"}[family]
         torch.manual_seed(0)
         model = getattr(transformers, prefix + end)(config)
         with torch.no_grad():
@@ -97,6 +98,9 @@ CASES = {
     "lora_of_all_layers": dict(LORA, lora_target_modules="all-linear"),
     "lora_of_all_layers_roberta": dict(LORA, lora_target_modules="all-linear", model="xlm_roberta"),
     "lora_distilbert": dict(LORA, lora_target_modules=["q_lin", "lin1"], model="distilbert"),
+    "lora_modernbert": dict(LORA, lora_target_modules=["Wqkv", "Wo", "Wi"], model="modernbert"),
+    "lora_modernbert_new_head": dict(LORA, lora_target_modules=["Wqkv", "Wi"], model="modernbert_body",
+                                     lora_modules_to_save=["head.dense", "head.norm"]),
     "ia3": dict(use_peft=True, peft_type="IA3", learning_rate=1e-1),
     # What begins anew trains whole: PEFT does so where it is told to.
     "lora_new_pooler": dict(LORA, model="bert_mlm", lora_modules_to_save=["bert.pooler.dense"]),
@@ -113,7 +117,7 @@ def test_equals_the_reference(inputs, encoder, tmp_path, name):
 
 @pytest.mark.parametrize("settings", [{}, LORA, dict(LORA, fsdp_cpu_ram_efficient_loading=True)],
                          ids=["full", "lora", "rank_0_reads"])
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "modernbert"])
 def test_a_new_head_is_that_of_transformers_on_every_world_size(inputs, encoder, tmp_path, name, settings):
     from transformers import AutoModelForSequenceClassification, set_seed
 
@@ -121,8 +125,10 @@ def test_a_new_head_is_that_of_transformers_on_every_world_size(inputs, encoder,
     set_seed(5)
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
     expected = {key: value.detach() for key, value in model.named_parameters() if "classifier" in key or "pooler" in key}
+    targets = {"lora_target_modules": "all-linear"} if settings and name == "modernbert" else {}  # PEFT has no default
     for world in (1, 2, 3):
-        flags = flags_of(inputs, encoder(name), tmp_path / str(world), seed=5, **{**settings, "learning_rate": 0, "max_steps": 1})
+        flags = flags_of(inputs, encoder(name), tmp_path / str(world), seed=5,
+                         **{**settings, **targets, "learning_rate": 0, "max_steps": 1})
         run = run_strata(flags, world=world, recipe="classify")
         saved = load_file(run.folder / ("adapter_model.safetensors" if settings else "model.safetensors"))
         for key, value in expected.items():
@@ -150,10 +156,10 @@ def test_the_result_gives_what_the_run_said(inputs, encoder, tmp_path):
 
 
 @pytest.mark.parametrize("name,settings", [
-    ("bert", {}), ("roberta", LORA), ("bert", dict(sharding_strategy="NO_SHARD")),
+    ("bert", {}), ("roberta", LORA), ("modernbert", {}), ("bert", dict(sharding_strategy="NO_SHARD")),
     ("bert", dict(fsdp_transformer_layer_cls_to_wrap="BertLayer")),
     ("xlm_roberta", dict(fsdp_transformer_layer_cls_to_wrap="XLMRobertaLayer,XLMRobertaEmbeddings"))],
-    ids=["full", "lora", "copies", "class", "classes"])
+    ids=["full", "lora", "modernbert", "copies", "class", "classes"])
 def test_ranks_equal_one(inputs, encoder, tmp_path, name, settings):
     one = {**settings, "per_device_train_batch_size": 6, "sharding_strategy": None}
     alone = run_strata(flags_of(inputs, encoder(name), tmp_path / "alone", train=42, **one), recipe="classify")
@@ -165,7 +171,7 @@ def test_ranks_equal_one(inputs, encoder, tmp_path, name, settings):
 
 
 @pytest.mark.parametrize("mode", ["attention", "selective", "full"])
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
 def test_recomputation_repeats_what_was_dropped(inputs, encoder, tmp_path, name, mode):
     folder = encoder(name, drops=0.2)
     kept = run_strata(flags_of(inputs, folder, tmp_path / "kept"), recipe="classify")
@@ -190,22 +196,24 @@ def test_a_resumed_run_is_equal_to_the_bit(inputs, encoder, tmp_path, settings):
     assert (found.folder / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body"])
 def test_an_adapter_is_read_and_merged(inputs, encoder, tmp_path, name):
     """By PEFT over the same base, and as a whole model by transformers: each tells what the run told."""
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    targets = ["q_lin", "lin1"] if name == "distilbert" else ["query", "dense"]
+    targets = {"distilbert": ["q_lin", "lin1"], "modernbert": ["Wqkv", "dense"],
+               "modernbert_body": ["Wqkv", "Wo"]}.get(name, ["query", "dense"])
     run = run_strata(flags_of(inputs, encoder(name), tmp_path / "out", **{**LORA, **EVALUATED}, lora_target_modules=targets),
                      recipe="classify")
     told = [row for row in run.history if "eval_loss" in row][-1]["eval_loss"]
     saved = load_file(run.folder / "adapter_model.safetensors")
-    assert any("pooler.dense.weight" in key and "lora" not in key for key in saved) == (name == "bert_mlm")
+    began_anew = [key for key in saved if ("pooler.dense.weight" in key or ".head." in key) and "lora" not in key]
+    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body")), began_anew
     text = strata("merge-adapter", run.folder, tmp_path / "merged")
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     kept = load_file(tmp_path / "merged" / "model.safetensors")
-    assert not any(key.startswith(("cls.", "lm_head.", "vocab_")) for key in kept), text
+    assert not any(key.startswith(("cls.", "lm_head.", "vocab_", "decoder.")) for key in kept), text
     base = AutoModelForSequenceClassification.from_pretrained(encoder(name), num_labels=3)
     assert "classifier" in PeftConfig.from_pretrained(run.folder).modules_to_save
     tokenizer = AutoTokenizer.from_pretrained(run.folder)

@@ -16,6 +16,7 @@ constexpr Body kBodies[] = {
     {"roberta", "roberta.", {"embeddings.", "encoder.", "pooler."}},
     {"xlm-roberta", "roberta.", {"embeddings.", "encoder.", "pooler."}},
     {"distilbert", "distilbert.", {"embeddings.", "transformer."}},
+    {"modernbert", "model.", {"embeddings.", "layers.", "final_norm."}},
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},

@@ -23,6 +23,7 @@
 #include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
 #include "strata/models/llama4/feed_forward.h"
+#include "strata/models/modernbert/model.h"
 #include "strata/models/moe/extended_mixture.h"
 #include "strata/models/moe/mixture.h"
 #include "strata/models/nemotron_h/layers.h"
@@ -80,18 +81,30 @@ std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options
   return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
 }
 
+// `architecture`: that of such models for whole texts.
+int64_t require_labels(const Json& json, const std::string& architecture) {
+  const int64_t labels = num_labels(json);
+  if (labels > 0) return labels;
+  throw ConfigError(
+      "config.json: found architectures {} of an encoder, expected {}, which strata classify "
+      "makes of it; run that first",
+      dump_python(json.value("architectures", Json::array()), -1), architecture);
+}
+
 template <BertConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_bert(const Json& json, const ModelOptions& options) {
   BertConfig config = parse(json);
-  config.num_labels = num_labels(json);
-  if (config.num_labels == 0) {
-    throw ConfigError(
-        "config.json: found architectures {} of an encoder, expected {}, which strata classify "
-        "makes of it; run that first",
-        dump_python(json.value("architectures", Json::array()), -1), config.names.architecture);
-  }
+  config.num_labels = require_labels(json, config.names.architecture);
   config.has_new_dense = options.has_new_dense;
   return std::make_unique<BertModel>(config, options.storage);
+}
+
+std::unique_ptr<Model> create_modernbert(const Json& json, const ModelOptions& options) {
+  ModernBertConfig config = parse_modernbert_config(json);
+  config.num_labels = require_labels(json, "ModernBertForSequenceClassification");
+  config.has_new_dense = options.has_new_dense;
+  config.rope.buffer_type = config.window_rope.buffer_type = options.buffers;
+  return std::make_unique<ModernBertModel>(config, options.storage);
 }
 
 template <Gpt2Config (*parse)(const Json&)>
@@ -250,6 +263,10 @@ const std::map<std::string, Family>& families() {
       {"mixtral",
        {create_layers<parse_mixtral_config, make_mixture_layers>,
         "MixtralForSequenceClassification"}},
+      {"modernbert",
+       {.create = create_modernbert,
+        .classifier = "ModernBertForSequenceClassification",
+        .head_dense = "head.dense.weight"}},
       {"nemotron_h",
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
         .classifier = nullptr,

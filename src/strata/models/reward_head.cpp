@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kEnding = "ForSequenceClassification";
 
-// Of encoders: classifiers of all kinds, BERT's and DistilBERT's layer before it.
-constexpr std::string_view kHeads[] = {"classifier.", "bert.pooler.", "pre_classifier."};
+// Of encoders: classifiers of all kinds, BERT's, DistilBERT's and ModernBERT's layers before it.
+constexpr std::string_view kHeads[] = {"classifier.", "bert.pooler.", "pre_classifier.", "head."};
 
 bool begins_with_any(std::string_view weight, const auto& beginnings) {
   return std::ranges::any_of(beginnings,
@@ -60,6 +60,8 @@ bool is_head_weight(std::string_view weight) {
 
 const std::vector<std::string>& other_heads() {
   static const std::vector<std::string> kOtherHeads{"cls.",
+                                                    "decoder.bias",
+                                                    "decoder.weight",
                                                     "lm_head.",
                                                     "qa_outputs.",
                                                     "roberta.pooler.",

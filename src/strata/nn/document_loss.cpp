@@ -62,6 +62,16 @@ at::Tensor document_rows(const at::Tensor& x, const ForwardContext& context) {
   return x.index_select(0, to_device(at::tensor(rows, at::kLong), x.device()));
 }
 
+at::Tensor document_means(const at::Tensor& x, const ForwardContext& context) {
+  const std::vector<int64_t>& offsets = context.batch->offsets;
+  std::vector<at::Tensor> means;
+  for (size_t d = 1; d < offsets.size(); ++d) {
+    const at::Tensor rows = x.narrow(0, offsets[d - 1], offsets[d] - offsets[d - 1]);
+    means.push_back(at::mean(rows, at::IntArrayRef{0}, /*keepdim=*/false, at::kFloat));
+  }
+  return at::stack(means).to(x.scalar_type());
+}
+
 at::Tensor document_loss(const at::Tensor& values, const ForwardContext& context) {
   const at::Tensor numbers = values.to(at::kFloat);
   DocumentTask* task = context.head.documents;

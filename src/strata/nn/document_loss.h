@@ -38,6 +38,9 @@ struct DocumentTask {
 // plan) the last of each document.
 at::Tensor document_rows(const at::Tensor& x, const ForwardContext& context);
 
+// The mean of each document's rows, summed in fp32: x [T, hidden] -> [D, hidden] of its type.
+at::Tensor document_means(const at::Tensor& x, const ForwardContext& context);
+
 // values [D, L] -> fp32 scalar, times context.head.loss_scale. Of kPairs the sum over pairs of
 // -log sigmoid(chosen - rejected) + center_coefficient * (chosen + rejected)^2; of others the sum
 // over documents, of each the mean over its labels or numbers; context.head.label_smoothing is of

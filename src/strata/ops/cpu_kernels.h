@@ -88,7 +88,8 @@ struct AttentionArguments {
   // j <= i + key_lead, both counted in their document. 0 except with a cache.
   int64_t key_lead = 0;
   bool causal = true;  // false: every query sees all keys of its document
-  int64_t window = 0;  // causal: so many of the keys that it could see, the last ones; 0: all
+  // So many keys up to its own place, and not causal so many from there on; 0: all.
+  int64_t window = 0;
   // Documents of k and v where they are not those of q; empty: key_lead more than those of q.
   std::span<const int64_t> key_offsets = {};
   // Added to the scores: fp32 [Hq, bias_span], of key j and query i at bias_origin + j - i -

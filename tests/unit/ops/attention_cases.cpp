@@ -26,9 +26,12 @@ AttentionInput attention_input(const OpSize& size, const Maker& make, Sight sigh
   const std::vector<int64_t> offsets = {0, cut, cut, size.rows};
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
     for (int64_t seen = 1; seen <= offsets[d + 1] - offsets[d]; ++seen) {
-      const int64_t before = sight.window == 0 ? seen : std::min(seen, sight.window);
-      pairs += static_cast<double>(size.third *
-                                   (sight.is_causal ? before : offsets[d + 1] - offsets[d]));
+      const auto of_window = [&](int64_t tokens) {
+        return sight.window == 0 ? tokens : std::min(tokens, sight.window);
+      };
+      const int64_t behind = sight.is_causal ? 0 : offsets[d + 1] - offsets[d] - seen + 1;
+      const int64_t both = of_window(seen) + of_window(behind) - (sight.is_causal ? 0 : 1);
+      pairs += static_cast<double>(size.third * both);
     }
   }
   return {make.random({size.rows, size.third, size.columns}),
@@ -141,7 +144,8 @@ std::vector<OpRow> attention_ops() {
   const std::vector<OpSize> documents = {
       {7, 3, 2}, {40, 7, 4}, {300, 17, 6}, {257, 64, 8}, {90, 128, 4}};
   const OpSize timed{2048, 64, 8};
-  constexpr Sight kCausal{}, kWindow{.window = 33}, kBothWays{.is_causal = false};
+  constexpr Sight kCausal{}, kWindow{.window = 33}, kBothWays{.is_causal = false},
+      kWindowBothWays{.window = 33, .is_causal = false};
   return {
       {"attention", kBoth, documents, timed, attention_case<kCausal>},
       {"attention_backward", kBoth, documents, timed, attention_backward_case<kCausal>},
@@ -149,6 +153,9 @@ std::vector<OpRow> attention_ops() {
       {"attention_window_backward", kBoth, documents, timed, attention_backward_case<kWindow>},
       {"attention_both_ways", kBoth, documents, timed, attention_case<kBothWays>},
       {"attention_both_ways_backward", kBoth, documents, timed, attention_backward_case<kBothWays>},
+      {"attention_window_both_ways", kBoth, documents, timed, attention_case<kWindowBothWays>},
+      {"attention_window_both_ways_backward", kBoth, documents, timed,
+       attention_backward_case<kWindowBothWays>},
       {"attention_sinks", kBoth, documents, timed, attention_sinks_case<kCausal>},
       {"attention_sinks_backward", kBoth, documents, timed,
        attention_sinks_backward_case<kWindow>}};

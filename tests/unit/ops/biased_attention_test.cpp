@@ -87,6 +87,14 @@ const Case kCases[] = {
      .has_bias = false,
      .window = 260,
      .softcap = 2},
+    // As ModernBERT: windows on both sides.
+    {.offsets = {0, 1, 60, 400},
+     .key_offsets = {0, 1, 60, 400},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 12,
+     .has_bias = false,
+     .window = 9},
     {.offsets = {0, 9, 30},
      .key_offsets = {0, 9, 30},
      .heads = 2,
@@ -126,7 +134,8 @@ at::Tensor dense(const Case& c, const at::Tensor& q, const at::Tensor& k, const 
       scores = scores.masked_fill(distance.gt(0), -std::numeric_limits<double>::infinity());
     }
     if (c.window > 0) {
-      scores = scores.masked_fill(distance.le(-c.window), -std::numeric_limits<double>::infinity());
+      scores =
+          scores.masked_fill(distance.abs().ge(c.window), -std::numeric_limits<double>::infinity());
     }
     at::Tensor shares = at::softmax(scores, -1);
     if (masks.defined()) {
@@ -229,8 +238,8 @@ TEST(BiasedAttention, RefusesWhatDoesNotFit) {
   EXPECT_THROW(run(options, at::zeros({3, 2 * 50 + 1})), InternalError);  // distances up to 51
   EXPECT_THROW(run(options, at::zeros({2, 2 * 60 + 1})), InternalError);
   EXPECT_THROW(run(options, at::zeros({3, 2 * 60})), InternalError);
-  options.window = 4;
-  EXPECT_THROW(run(options, in.bias), InternalError);  // of what is not causal
+  options.window = -1;
+  EXPECT_THROW(run(options, in.bias), InternalError);
   options.window = 0;
   EXPECT_NO_THROW(run(options, in.bias));
   const Offsets fewer = {0, 7, 60}, empty = {0, 7, 7, 60};

@@ -101,6 +101,11 @@ TEST(Devices, AttendBothWays) {
     for (const at::ScalarType type : types_on({at::kFloat, at::kBFloat16}, false, device)) {
       expect_attention(device, {4, 4, 12, others, kBothWays}, type);
       expect_attention(device, {4, 2, 64, equal, kBothWays}, type);
+      for (const int64_t window : {1, 7, 100, 300, 512}) {
+        const Sight sight{.window = window, .is_causal = false};
+        expect_attention(device, {4, 4, 12, others, sight}, type);
+        expect_attention(device, {4, 2, 64, equal, sight}, type);
+      }
     }
   }
 }

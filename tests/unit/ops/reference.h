@@ -56,7 +56,7 @@ struct Attention {
 
 // Dense masked softmax, one document after the other; `lead` as for a cache, `window` as there.
 // `sinks` [heads]: a column of scores beside the keys that has no value. Not `is_causal`: all keys
-// of the document are seen.
+// of the document are seen, or those of a window on both sides.
 inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                            const std::vector<int64_t>& offsets, double scale, int64_t lead = 0,
                            int64_t window = 0, const at::Tensor& sinks = {},
@@ -73,7 +73,9 @@ inline Attention attention(const at::Tensor& q, const at::Tensor& k, const at::T
     const at::Tensor scores =
         at::matmul(heads(q, queries, 1), heads(k, keys, group).transpose(1, 2)) * scale;
     const at::Tensor all = at::ones({queries, keys}, q.options().dtype(at::kBool));
-    at::Tensor hidden = is_causal ? all.triu(lead + 1) : all.logical_not();
+    at::Tensor hidden = is_causal    ? all.triu(lead + 1)
+                        : window > 0 ? all.triu(lead + window)
+                                     : all.logical_not();
     if (window > 0) hidden = hidden.logical_or(all.tril(lead - window));
     at::Tensor masked = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
     if (sinks.defined()) {

@@ -1,27 +1,13 @@
 #include "strata/models/bert/model.h"
 
-#include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include <ATen/ATen.h>
 
-#include "strata/hf/adapter_files.h"
-#include "strata/hf/model_folder.h"
-#include "strata/models/registry.h"
-#include "strata/models/reward_head.h"
 #include "strata/models/tied_decoder.h"
-#include "strata/models/weight_check.h"
 
 namespace strata::models {
 namespace {
-
-// A buffer of old files.
-constexpr std::string_view kPositionIds = "embeddings.position_ids";
-
-bool is_of(const std::string& module, const std::string& weight) {
-  return weight.starts_with(module + ".");
-}
 
 // As Vaswani et al. 2017: the sine of even channels, the cosine of odd ones.
 void fill_with_waves(at::Tensor table) {
@@ -37,7 +23,14 @@ void fill_with_waves(at::Tensor table) {
 }  // namespace
 
 BertModel::BertModel(const BertConfig& config, at::ScalarType storage)
-    : config_(config), embeddings_(std::make_unique<BertEmbeddings>(config, storage)) {
+    : EncoderModel({.classifier = config.names.classifier,
+                    .dense = {config.names.head_dense},
+                    .dense_ending = "pooler.dense",  // the one that files lack is BERT's
+                    .num_labels = config.num_labels,
+                    .has_new_dense = config.has_new_dense,
+                    .ignored_suffixes = {"embeddings.position_ids"}}),
+      config_(config),
+      embeddings_(std::make_unique<BertEmbeddings>(config, storage)) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(std::make_unique<BertLayer>(config, i, storage));
   }
@@ -48,37 +41,6 @@ std::vector<Block*> BertModel::blocks() { return chain_of(*embeddings_, layers_,
 
 size_t BertModel::module_place(const std::string& weight) const {
   return config_.has_head_first && weight.find(config_.names.body + ".") != std::string::npos;
-}
-
-bool BertModel::is_of_document_head(const std::string& weight) const {
-  return is_of(config_.names.classifier, weight) ||
-         (config_.has_new_dense && is_of(config_.names.head_dense, weight));
-}
-
-// BERT's first layer of the head, where it begins anew: what is drawn becomes no codes.
-std::vector<std::string> BertModel::never_quantized() const {
-  return config_.has_new_dense ? std::vector<std::string>{"pooler.dense"}
-                               : std::vector<std::string>{};
-}
-
-bool BertModel::ignores(const std::string& tensor) const {
-  return tensor.ends_with(kPositionIds) || is_of_other_head(tensor);
-}
-
-WeightSources BertModel::check_weights(const hf::ModelFolder& folder) {
-  const bool starts_head = lacks_head(folder, config_.num_labels);
-  const bool starts_dense = starts_head && lacks_head_dense(folder);
-  std::vector<ExpectedWeight> expected;
-  for (const nn::Parameter* parameter : parameters()) {
-    const std::string& name = parameter->name();
-    if (name.starts_with(hf::kAdapterKeyPrefix)) continue;
-    if (starts_head && is_of(config_.names.classifier, name)) continue;
-    if (starts_dense && is_of(config_.names.head_dense, name)) continue;
-    expected.push_back({parameter, {name}});
-  }
-  std::vector<std::string> heads = other_heads();
-  if (starts_head) heads.emplace_back("classifier.");
-  return match_weights(folder, expected, {std::string(kPositionIds)}, heads);
 }
 
 void BertModel::init_weight(const nn::Parameter& parameter, at::Tensor full,

@@ -2,12 +2,16 @@
 // libtorch's (attention_cuda.cpp).
 #include "strata/ops/attention/attention.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <ATen/Context.h>
 
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/attention/attention_arguments.h"
 #include "strata/ops/attention/attention_cuda.h"
+#include "strata/ops/attention/biased_attention.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/current_stream.h"
@@ -36,10 +40,8 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
                                           const at::Tensor& v, std::span<const int64_t> offsets,
                                           double scale, Sight sight) {
   check_heads(kOp, q, k, v);
-  if (sight.window < 0 || (sight.window > 0 && !sight.is_causal)) {
-    throw InternalError(
-        "attention: found a window of {}, expected 0 or more, and 0 where attention is not causal",
-        sight.window);
+  if (sight.window < 0) {
+    throw InternalError("attention: found a window of {}, expected 0 or more", sight.window);
   }
   return {.type = element_of(kOp, "q", q),
           .q = view_of("q", q, q),
@@ -60,6 +62,26 @@ Sight needed_sight(std::span<const int64_t> offsets, Sight sight) {
     if (offsets[d + 1] - offsets[d] > sight.window) return sight;
   }
   return {.is_causal = sight.is_causal};
+}
+
+// On a GPU libtorch has no kernel for windows both ways in fp32: scores of padded documents.
+bool takes_dense_scores(const at::Tensor& q, Sight needed) {
+  return is_for_cuda(q) && q.scalar_type() == at::kFloat && needed.window > 0 && !needed.is_causal;
+}
+
+// Without empty documents, which have no scores.
+std::vector<int64_t> without_empty(std::span<const int64_t> offsets) {
+  std::vector<int64_t> kept(offsets.begin(), offsets.end());
+  kept.erase(std::ranges::unique(kept).begin(), kept.end());
+  return kept;
+}
+
+BiasedAttentionOptions dense_options(std::span<const int64_t> offsets, double scale, Sight sight) {
+  return {.offsets = offsets,
+          .key_offsets = offsets,
+          .scale = scale,
+          .causal = sight.is_causal,
+          .window = sight.window};
 }
 
 AttentionResult result_of(const at::Tensor& q) {
@@ -111,10 +133,13 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, sight);
   check_offsets(offsets, q.size(0));
   check_offsets(offsets, k.size(0));
+  const Sight needed = needed_sight(offsets, sight);
+  if (takes_dense_scores(q, needed)) {
+    const std::vector<int64_t> documents = without_empty(offsets);
+    return biased_attention(q, k, v, /*bias=*/{}, dense_options(documents, scale, needed));
+  }
   if constexpr (kHasCuda) {
-    if (q.is_cuda()) {
-      return cuda::attention(q, k, v, offsets, scale, needed_sight(offsets, sight));
-    }
+    if (q.is_cuda()) return cuda::attention(q, k, v, offsets, scale, needed);
   }
   AttentionResult result = result_of(q);
   if (q.is_meta()) {
@@ -170,12 +195,19 @@ AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& 
                                       const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& out, const at::Tensor& lse,
                                       std::span<const int64_t> offsets, double scale, Sight sight) {
+  const Sight needed = needed_sight(offsets, sight);
+  if (takes_dense_scores(q, needed)) {
+    const std::vector<int64_t> documents = without_empty(offsets);
+    const BiasedAttentionGradients g =
+        biased_attention_backward(dout, q, k, v, /*bias=*/{}, {out, lse},
+                                  dense_options(documents, scale, needed), /*wants_bias=*/false);
+    return {g.dq, g.dk, g.dv};
+  }
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
       checked_arguments(q, k, v, offsets, scale, sight);
       check_offsets(offsets, q.size(0));
-      return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale,
-                                      needed_sight(offsets, sight));
+      return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale, needed);
     }
   }
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),

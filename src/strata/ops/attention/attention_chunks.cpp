@@ -10,6 +10,7 @@ AttentionChunk some_queries(const BiasedAttentionOptions& o, size_t d, int64_t f
                             int64_t count) {
   int64_t begin = 0, end = o.key_offsets[d + 1] - o.key_offsets[d];
   if (o.causal) end = std::min(end, first + count + o.key_lead);
+  if (!o.causal && o.window > 0) end = std::min(end, first + count + o.key_lead + o.window - 1);
   // Dropout counts its keys from the document's first.
   if (o.window > 0 && o.dropout == 0) {
     begin = std::max<int64_t>(0, first + o.key_lead + 1 - o.window);

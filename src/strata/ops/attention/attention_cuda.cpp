@@ -58,13 +58,13 @@ at::Tensor padded(const at::Tensor& x) {
   return missing == 0 ? x : at::constant_pad_nd(x, {0, missing});
 }
 
-// The window as FlashAttention takes it: so many tokens before a query are seen, none after it.
+// The window as FlashAttention takes it: so many tokens before a query are seen, so many after it.
 struct FlashWindow {
   std::optional<int64_t> left, right;
-  explicit FlashWindow(int64_t window) {
-    if (window == 0) return;
-    left = window - 1;
-    right = 0;
+  explicit FlashWindow(Sight sight) {
+    if (sight.window == 0) return;
+    left = sight.window - 1;
+    right = sight.is_causal ? 0 : *left;
   }
 };
 // And the memory-efficient kernel: so many tokens with the query's own.
@@ -136,7 +136,7 @@ AttentionResult attention_of_padded(const at::Tensor& q, const at::Tensor& k, co
   }
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
-  const FlashWindow flash(sight.window);
+  const FlashWindow flash(sight);
   const auto result = at::_flash_attention_forward(
       q, k, v, on_device, on_device, most, most, /*dropout_p=*/0.0, sight.is_causal,
       /*return_debug_mask=*/false, scale, flash.left, flash.right);
@@ -155,7 +155,7 @@ AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& 
   if (uses_flash(q)) {
     const at::Tensor state = at::empty({2}, q.options().dtype(at::kUInt64));
     const at::Tensor unused = at::empty({0}, q.options().dtype(at::kUInt64));
-    const FlashWindow flash(sight.window);
+    const FlashWindow flash(sight);
     auto [dq, dk, dv] = at::_flash_attention_backward(
         dout.contiguous(), q, k, v, out, lse, on_device, on_device, most, most, /*dropout_p=*/0.0,
         sight.is_causal, state, unused, scale, flash.left, flash.right);
@@ -181,7 +181,7 @@ AttentionResult cached_of_padded(const at::Tensor& q, const at::Tensor& k, const
     return {result.out, packed_lse(result.lse, q_offsets)};
   }
   // Flash attention counts its causal mask from the end of both sequences.
-  const FlashWindow flash(window);
+  const FlashWindow flash({.window = window});
   const auto result = at::_flash_attention_forward(
       q, k, v, offsets_on_device(q_offsets, q.device()), offsets_on_device(k_offsets, q.device()),
       q.size(0), k.size(0), /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false,

@@ -105,6 +105,8 @@ class AttentionTask {
     return std::min(kPanelKeys, padded_columns(task_.keys - key));
   }
 
+  // The last key that a query of the document sees.
+  int64_t last_seen_key(int64_t query) const;
   // Keys that the block's last query sees.
   int64_t seen_keys(const QueryBlock& block) const;
   // Where the keys begin that a query of the block sees, or the panel of the first of them.

@@ -97,16 +97,19 @@ void AttentionTask::copy_rows(const QueryBlock& block, const HeadsView& view, fl
 }
 
 void AttentionTask::count_visible(const QueryBlock& block, int64_t key, int64_t keys) {
-  if (!a_.causal) return void(std::fill_n(visible_.get(), block.rows, keys));
   for (int64_t r = 0; r < block.rows; ++r) {
-    const int64_t last = block.begin + r / group_ + a_.key_lead;
-    visible_[r] = std::clamp<int64_t>(last - key + 1, 0, keys);
+    visible_[r] = std::clamp<int64_t>(last_seen_key(block.begin + r / group_) - key + 1, 0, keys);
   }
 }
 
+int64_t AttentionTask::last_seen_key(int64_t query) const {
+  const int64_t own = query + a_.key_lead;
+  if (a_.causal) return std::min(own, task_.keys - 1);
+  return a_.window == 0 ? task_.keys - 1 : std::min(own + a_.window, task_.keys) - 1;
+}
+
 int64_t AttentionTask::seen_keys(const QueryBlock& block) const {
-  if (!a_.causal) return task_.keys;
-  return std::min(task_.keys, block.begin + block.count + a_.key_lead);
+  return last_seen_key(block.begin + block.count - 1) + 1;
 }
 
 int64_t AttentionTask::first_seen_key(const QueryBlock& block) const {

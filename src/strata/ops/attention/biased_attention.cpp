@@ -58,11 +58,9 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
                                           const BiasedAttentionOptions& o) {
   check_heads(kOp, q, k, v);
   check_documents(o, q.size(0), k.size(0));
-  if (o.window < 0 || (o.window > 0 && !o.causal) || !(o.softcap >= 0)) {
-    throw InternalError(
-        "{}: found a window of {} and a softcap of {}, expected 0 or more, without a window where "
-        "attention is not causal",
-        kOp, o.window, o.softcap);
+  if (o.window < 0 || !(o.softcap >= 0)) {
+    throw InternalError("{}: found a window of {} and a softcap of {}, expected 0 or more", kOp,
+                        o.window, o.softcap);
   }
   cpu::AttentionArguments a{.type = element_of(kOp, "q", q),
                             .q = view_of("q", q, q),

@@ -25,7 +25,7 @@ struct BiasedAttentionOptions {
   // to there.
   int64_t key_lead = 0;
   bool causal = false;
-  int64_t window = 0;  // causal: as in ops/attention/attention.h
+  int64_t window = 0;  // as in ops/attention/attention.h
   // Scores, scaled, become softcap * tanh(score / softcap) before anything is added (Gemma 2,
   // Riviere et al. 2024); 0: they stay.
   double softcap = 0;

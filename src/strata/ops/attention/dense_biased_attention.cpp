@@ -128,10 +128,11 @@ class Part {
     if (keys_.absent().defined()) {
       scores.masked_fill_(keys_.absent().view({count(), 1, 1, chunk_.keys}), -kInfinity);
     }
-    if (o_.causal) {
+    if (o_.causal || o_.window > 0) {
       const at::Tensor all =
           at::ones({chunk_.queries, chunk_.keys}, scores.options().dtype(at::kBool));
-      scores.masked_fill_(all.triu(chunk_.key_lead + 1), -kInfinity);
+      const int64_t ahead = o_.causal ? 1 : o_.window;
+      scores.masked_fill_(all.triu(chunk_.key_lead + ahead), -kInfinity);
       if (o_.window > 0) scores.masked_fill_(all.tril(chunk_.key_lead - o_.window), -kInfinity);
     }
     return scores;
