@@ -4,16 +4,8 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from probe import relative_error
+from tiny_encoder import BASES
 
-BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
-            max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-ROBERTA_BASE = dict(BASE, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1)
-BASES = {"bert": BASE, "roberta": ROBERTA_BASE, "xlm-roberta": ROBERTA_BASE,
-         "distilbert": dict(vocab_size=97, dim=32, hidden_dim=52, n_layers=2, n_heads=4, max_position_embeddings=64,
-                            dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0),
-         # A window of four tokens on each side, in the second and the third layer.
-         "modernbert": dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=3, num_attention_heads=4,
-                            max_position_embeddings=64, local_attention=8, pad_token_id=0)}
 PROBLEMS = {"classes": "single_label_classification", "labels": "multi_label_classification", "numbers": "regression"}
 
 

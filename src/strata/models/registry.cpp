@@ -155,7 +155,10 @@ PositionTable gpt2_positions(const Json& json) {
 
 template <BertConfig (*parse)(const Json&)>
 PositionTable bert_positions(const Json& json) {
-  return {parse(json).num_positions(), "max_position_embeddings"};
+  const BertConfig config = parse(json);
+  return {.num_positions = config.num_positions(),
+          .key = "max_position_embeddings",
+          .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
 }
 
 PositionTable opt_positions(const Json& json) {

@@ -66,6 +66,9 @@ bool lacks_head_dense(const hf::ModelFolder& folder);
 struct PositionTable {
   int64_t num_positions = 0;
   const char* key = "";  // of config.json, which says how many
+  // The token whose row comes before all others: positions count from the one behind it, and
+  // tokens of padding have it. None: they count from the table's beginning.
+  std::optional<int64_t> padding_id = {};
 };
 // Nothing of families that compute positions, and of unknown ones.
 std::optional<PositionTable> position_table(const Json& config);

@@ -49,6 +49,17 @@ void require_positions(const ModelLimits& limits, const data::TokenStore& set) {
   }
 }
 
+// The result's config.json names the tokenizer's token of padding, and whoever loads it would count
+// positions from that one.
+void require_padding(const ModelLimits& limits, const text::Tokenizer& tokenizer) {
+  const auto found = tokenizer.pad_id();
+  if (!limits.padding_id || !found || *found == *limits.padding_id) return;
+  throw ConfigError(
+      "pad_token: found token {} in the tokenizer, expected {} (pad_token_id of config.json), from "
+      "which the model's positions count; use the model's own token",
+      *found, *limits.padding_id);
+}
+
 // Empty unless rows are put in groups by them.
 std::vector<int64_t> lengths_to_group(const config::RunConfig& config,
                                       const data::TokenStore& rows) {
@@ -104,6 +115,7 @@ ModelLimits read_model_limits(const config::ModelConfig& config) {
   if (const auto table = models::position_table(model)) {
     limits.positions = table->num_positions;
     limits.table_key = table->key;
+    limits.padding_id = table->padding_id;
   }
   return limits;
 }
@@ -114,6 +126,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   Vocabulary vocabulary = load_vocabulary(config, limits.vocab_size);
   if (!vocabulary.note.empty()) sets.notes.push_back(vocabulary.note);
   sets.tokenizer = std::move(vocabulary.tokenizer);
+  require_padding(limits, *sets.tokenizer);
   sets.chat_template_source = vocabulary.chat_template.text;
   if (!sets.chat_template_source.empty()) {
     sets.chat_template.emplace(sets.chat_template_source, vocabulary.chat_template.name,

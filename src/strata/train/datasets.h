@@ -45,6 +45,8 @@ struct ModelLimits {
   // Where each position has a row of weights, beyond which nothing is computed: the key that says
   // how many.
   std::string table_key;
+  // The token of padding from which positions count (models::PositionTable).
+  std::optional<int64_t> padding_id;
 };
 ModelLimits read_model_limits(const config::ModelConfig& config);
 

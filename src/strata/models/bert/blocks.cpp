@@ -135,10 +135,10 @@ at::Tensor BertLayer::attend(const at::Tensor& x, const nn::ForwardContext& cont
       .place_id = dropout_place_id(index_, DropoutPlace::kScores),
       .is_causal = false};
   const at::Tensor mixed = nn::attention(qkv[0], qkv[1], qkv[2], options, context);
-  return attention_norm_.forward(add_with_dropout(
-      attention_output_, mixed, x,
-      {config_.hidden_dropout_prob, dropout_place_id(index_, DropoutPlace::kAttention), false},
-      context));
+  const double rate = config_.drops_attention_output ? config_.hidden_dropout_prob : 0;
+  return attention_norm_.forward(
+      add_with_dropout(attention_output_, mixed, x,
+                       {rate, dropout_place_id(index_, DropoutPlace::kAttention), false}, context));
 }
 
 at::Tensor BertLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {

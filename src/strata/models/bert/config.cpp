@@ -148,6 +148,7 @@ BertConfig parse_distilbert_config(const Json& json) {
   c.names = distilbert_names();
   c.type_vocab_size = 0;
   c.head_is_relu = true;
+  c.drops_attention_output = false;
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.hidden_size = config.positive_integer("dim", c.hidden_size);
   c.num_hidden_layers = config.num_layers("n_layers", 6);

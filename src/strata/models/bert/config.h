@@ -35,6 +35,7 @@ struct BertConfig {
   int64_t type_vocab_size = 2;  // 0: no table of token types
   nn::Activation hidden_act = nn::Activation::kGelu;
   double hidden_dropout_prob = 0.1;           // of embeddings, and of what a layer adds
+  bool drops_attention_output = true;         // else of what a layer adds the MLP's alone
   double attention_probs_dropout_prob = 0.1;  // of the probabilities
   double classifier_dropout = 0.1;            // before the head's layers; default: the hidden one
   double layer_norm_eps = 1e-12;

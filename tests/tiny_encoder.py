@@ -1,0 +1,69 @@
+"""Encoders that are made in a moment: BERT, RoBERTa, XLM-RoBERTa, DistilBERT, ModernBERT, from files of several classes, with a tokenizer
+of whole words."""
+
+from tiny_llama import WORDS
+
+BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=64, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+ROBERTA_BASE = dict(BASE, max_position_embeddings=66, type_vocab_size=1, pad_token_id=1)
+BASES = {"bert": BASE, "roberta": ROBERTA_BASE, "xlm-roberta": ROBERTA_BASE,
+         "distilbert": dict(vocab_size=97, dim=32, hidden_dim=52, n_layers=2, n_heads=4, max_position_embeddings=64,
+                            dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0),
+         # A window of four tokens on each side, in the second and the third layer.
+         "modernbert": dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=3, num_attention_heads=4,
+                            max_position_embeddings=64, local_attention=8, pad_token_id=0)}
+# A family and the class of its files: heads of all of them begin anew, BERT's pooler only where the files have none.
+MODELS = {"bert": ("bert", "ForPreTraining"), "bert_mlm": ("bert", "ForMaskedLM"), "roberta": ("roberta", "ForMaskedLM"),
+          "xlm_roberta": ("xlm-roberta", "ForMaskedLM"), "distilbert": ("distilbert", "ForMaskedLM"),
+          "modernbert": ("modernbert", "ForMaskedLM"), "body": ("bert", "Model"), "modernbert_body": ("modernbert", "Model")}
+DROPS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
+         "seq_classif_dropout", "embedding_dropout", "mlp_dropout")
+PREFIXES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert",
+            "modernbert": "ModernBert"}
+
+
+def save_words(folder, family):
+    """A tokenizer of whole words that puts each text between two tokens of its own; returns its size."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["<s>", "<pad>", "</s>", "<unk>"] if "roberta" in family else ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    first, last, pad, unknown = (0, 2, 1, 3) if "roberta" in family else (2, 3, 0, 1)
+    vocabulary = {name: i for i, name in enumerate([*names, *dict.fromkeys(WORDS)])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token=names[unknown]))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    words.post_processor = processors.TemplateProcessing(
+        single=f"{names[first]} $A {names[last]}", pair=f"{names[first]} $A {names[last]} $B:1 {names[last]}:1",
+        special_tokens=[(names[first], first), (names[last], last)])
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token=names[pad], unk_token=names[unknown], cls_token=names[first],
+                            sep_token=names[last]).save_pretrained(folder)
+    return len(vocabulary)
+
+
+def own_drops(family):
+    """Rates that BASES does not name."""
+    if family == "modernbert":
+        return "embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"
+    return () if family == "distilbert" else ("classifier_dropout",)
+
+
+def save_encoder(folder, name, drops=0.0, vocab_size=None, **settings):
+    """A checkpoint folder of one of MODELS with a tokenizer; all its dropouts are `drops`."""
+    import torch
+    import transformers
+
+    family, end = MODELS[name]
+    size = save_words(folder, family)
+    settings = {**BASES[family], "vocab_size": vocab_size or size, **settings}
+    settings |= {key: drops for key in DROPS if key in settings or key in own_drops(family)}
+    config = transformers.AutoConfig.for_model(family, **settings)
+    torch.manual_seed(0)
+    model = getattr(transformers, PREFIXES[family] + end)(config)
+    with torch.no_grad():
+        for weight, parameter in model.named_parameters():
+            if "norm" in weight.lower() and weight.endswith("weight"):
+                parameter.uniform_(0.7, 1.3)
+            else:
+                parameter.normal_(0, 0.08)
+    model.save_pretrained(folder)
+    return folder
