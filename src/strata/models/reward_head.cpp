@@ -136,24 +136,36 @@ std::string labels_json(const Json& config) {
   return dump_python(labels) + "\n";
 }
 
-void give_labels_of(const std::filesystem::path& folder, int64_t labels, Json& config) {
+static int64_t count_labels(const Json& said) {
+  return static_cast<int64_t>(said.at("id2label").size());
+}
+
+static void give_said(const Json& said, Json& config) {
+  const int64_t labels = count_labels(said);
+  if (num_labels(config) != labels) give_head(config, plain_label_names(labels), "classify");
+  config.update(said);
+}
+
+// Null: the folder has none.
+static Json read_labels(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kLabelsFile;
-  if (!folder.empty() && std::filesystem::is_regular_file(file)) {
-    const Json said = read_json_file(file);
-    const bool is_sound = said.is_object() && said.contains("id2label") &&
-                          said.at("id2label").is_object() && said.contains("label2id") &&
-                          said.at("label2id").is_object();
-    if (!is_sound) {
-      throw FormatError(
-          "{}: found something else than id2label and label2id, expected both; "
-          "remove it",
-          file.string());
-    }
-    if (static_cast<int64_t>(said.at("id2label").size()) == labels) {
-      if (num_labels(config) != labels) give_head(config, plain_label_names(labels), "classify");
-      config.update(said);
-      return;
-    }
+  if (folder.empty() || !std::filesystem::is_regular_file(file)) return {};
+  Json said = read_json_file(file);
+  const bool is_sound = said.is_object() && said.contains("id2label") &&
+                        said.at("id2label").is_object() && said.contains("label2id") &&
+                        said.at("label2id").is_object();
+  if (is_sound) return said;
+  throw FormatError("{}: found something else than id2label and label2id, expected both; remove it",
+                    file.string());
+}
+
+void give_labels_beside(const std::filesystem::path& folder, Json& config) {
+  if (const Json said = read_labels(folder); !said.is_null()) give_said(said, config);
+}
+
+void give_labels_of(const std::filesystem::path& folder, int64_t labels, Json& config) {
+  if (const Json said = read_labels(folder); !said.is_null() && count_labels(said) == labels) {
+    return give_said(said, config);
   }
   if (num_labels(config) == labels) return;
   if (labels == 1) return give_head(config, plain_label_names(1), "reward");

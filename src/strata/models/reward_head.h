@@ -59,6 +59,10 @@ std::vector<std::string> label_names(const Json& config);
 inline constexpr const char* kLabelsFile = "labels.json";
 std::string labels_json(const Json& config);
 
+// Makes config.json that of a model of the labels of kLabelsFile in the folder; does nothing where
+// there is no folder or no such file. FormatError for a file that holds something else.
+void give_labels_beside(const std::filesystem::path& folder, Json& config);
+
 // Makes config.json that of a model whose head has so many labels, called as in kLabelsFile of the
 // folder where that is there and has as many. FormatError for a file that holds something else.
 void give_labels_of(const std::filesystem::path& folder, int64_t labels, Json& config);

@@ -10,16 +10,18 @@
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/config/derived.h"
+#include "strata/train/setup/model_config.h"
 
 namespace strata::train {
 namespace {
 
 using config::LabelProblem;
 
+// As Python writes it: "01" is a name.
 std::optional<int64_t> whole_number(const std::string& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  const bool is_whole = error == std::errc() && std::to_string(number) == text;
   return is_whole ? std::optional(number) : std::nullopt;
 }
 
@@ -105,6 +107,17 @@ void require_metric(const config::RunConfig& config) {
                                          : "accuracy or f1");
 }
 
+// Which losses have a smoothed form is not known before the labels are.
+void require_classes_to_smooth(const config::RunConfig& config) {
+  if (config.train.label_smoothing_factor == 0) return;
+  const LabelProblem problem = config.classify.problem;
+  if (problem == LabelProblem::kClasses) return;
+  throw ConfigError(
+      "label_smoothing_factor: found {} for labels that are {}, expected it with classes; remove "
+      "it",
+      config.train.label_smoothing_factor, problem == LabelProblem::kNumbers ? "numbers" : "lists");
+}
+
 // Those of both sets, in the order in which they came.
 std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::string>& notes) {
   std::vector<std::string> names;
@@ -122,16 +135,17 @@ std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::st
   return names;
 }
 
-void require_several(const config::RunConfig& config, const Datasets& datasets,
-                     const std::vector<std::string>& names) {
+// What the evaluation alone has teaches nothing.
+void require_several(const config::RunConfig& config, const Datasets& datasets) {
   const bool is_any = config.classify.problem == LabelProblem::kLabels;
-  if (names.size() >= (is_any ? 1u : 2u)) return;
-  if (names.empty()) {
+  const std::vector<data::SeenLabel>& trained = datasets.train.stats().labels;
+  if (trained.size() >= (is_any ? 1u : 2u)) return;
+  if (trained.empty()) {
     throw ConfigError(
         "label_column_name: found no label in any list of the training rows, expected some; name "
         "their column with --label_column_name");
   }
-  const data::SeenLabel& only = datasets.train.stats().labels.front();
+  const data::SeenLabel& only = trained.front();
   throw ConfigError(
       "label_column_name: found the label \"{}\" alone in the training rows (the first: {}), "
       "expected two classes at least; name their column with --label_column_name, or take more "
@@ -151,18 +165,53 @@ std::vector<std::string> filled(std::vector<std::string> names, int64_t count) {
 }
 
 std::vector<std::string> names_for(const config::ClassifyConfig& settings,
-                                   std::vector<std::string> found, const Json& model_config) {
+                                   std::vector<std::string> found,
+                                   const std::vector<std::string>& own) {
   sort_names(found);
-  if (settings.num_labels) return filled(std::move(found), *settings.num_labels);
-  const std::vector<std::string> own = models::label_names(model_config);
-  if (own.size() > 1 && holds_all(own, found)) return own;
   const auto count = static_cast<int64_t>(own.size());
+  const bool is_wanted = settings.num_labels.value_or(count) == count;
+  if (count > 1 && is_wanted && holds_all(own, found)) return own;
+  if (settings.num_labels) return filled(std::move(found), *settings.num_labels);
   const bool is_nameless = count > 1 && own == models::plain_label_names(count);
   if (is_nameless && are_numbers_below(found, count)) return numbers_below(count);
   return found;
 }
 
+// A head of as many rows trains on, and they stand for what they did not.
+void tell_of_other_names(const config::RunConfig& config, const std::vector<std::string>& own,
+                         std::vector<std::string>& notes) {
+  const std::vector<std::string>& names = config.classify.label_names;
+  const auto count = static_cast<int64_t>(names.size());
+  const bool are_called_alike =
+      own == names || (own == models::plain_label_names(count) && are_numbers_below(names, count));
+  if (own.size() != names.size() || are_called_alike) return;
+  notes.push_back(
+      fmt::format("warning: the head that training starts from tells {} and goes on as one of {}: "
+                  "its rows stand for these in this order; call the labels as it does where they "
+                  "are the same",
+                  shown(own), shown(names)));
+}
+
+void require_labels_of_adapter(const config::RunConfig& config,
+                               const std::vector<std::string>& own) {
+  const std::vector<std::string>& names = config.classify.label_names;
+  const bool is_continued = !config.model.adapter_name_or_path.empty();
+  if (!is_continued || own.empty() || own.size() == names.size()) return;
+  throw ConfigError(
+      "adapter_name_or_path: found an adapter whose head tells {} ({}) for {} ({}), expected as "
+      "many; fold it into its base (strata merge-adapter) and go on from that with "
+      "--ignore_mismatched_sizes",
+      counted(static_cast<int64_t>(own.size()), "label"), shown(own),
+      counted(static_cast<int64_t>(names.size()), "label"), shown(names));
+}
+
 }  // namespace
+
+Json config_with_labels(const config::ModelConfig& model) {
+  Json config = load_model_config(model);
+  models::give_labels_beside(model.adapter_name_or_path, config);
+  return config;
+}
 
 void settle_labels(const Datasets& datasets, const Json& model_config, config::RunConfig& config,
                    std::vector<std::string>& notes) {
@@ -170,24 +219,30 @@ void settle_labels(const Datasets& datasets, const Json& model_config, config::R
   require_one_kind(datasets);
   settings.problem = problem_of_rows(datasets.train.stats().label_kind);
   require_metric(config);
+  require_classes_to_smooth(config);
+  const std::vector<std::string> own = models::label_names(model_config);
   if (settings.problem == LabelProblem::kNumbers) {
     if (settings.num_labels.value_or(1) != 1) {
       throw ConfigError("num_labels: found {} for labels that are numbers, expected 1; remove it",
                         *settings.num_labels);
     }
     settings.label_names = models::plain_label_names(1);
+    require_labels_of_adapter(config, own);
     return;
   }
   std::vector<std::string> found = labels_in(datasets, notes);
-  require_several(config, datasets, found);
-  settings.label_names = names_for(settings, std::move(found), model_config);
+  require_several(config, datasets);
+  settings.label_names = names_for(settings, std::move(found), own);
+  require_labels_of_adapter(config, own);
+  tell_of_other_names(config, own, notes);
 }
 
 std::vector<int64_t> classes_of(const data::DatasetStats& stats,
                                 const std::vector<std::string>& names) {
   std::unordered_map<std::string, int64_t> numbers;
-  for (const std::string& name : names) {
-    numbers.emplace(name, static_cast<int64_t>(numbers.size()));
+  // Of a name that is there twice the last, as in label2id.
+  for (size_t i = 0; i < names.size(); ++i) {
+    numbers.insert_or_assign(names[i], static_cast<int64_t>(i));
   }
   std::vector<int64_t> classes;
   for (const data::SeenLabel& label : stats.labels) {

@@ -219,7 +219,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
   if (config::recipe_of(config).reads_labels) {
     comm::all_or_nothing_told_once(*mesh.world, "looking at the labels", [&] {
-      settle_labels(datasets, load_model_config(config.model), config, notes);
+      settle_labels(datasets, config_with_labels(config.model), config, notes);
     });
   }
   const auto request = [&](const config::RunConfig& planned) {
