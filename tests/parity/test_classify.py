@@ -21,6 +21,8 @@ EVALUATED = dict(eval_strategy="steps", eval_steps=5, per_device_eval_batch_size
 CASES = {
     "full": {},
     "full_accumulated_with_eval": dict(EVALUATED, gradient_accumulation_steps=2, weight_decay=0.1),
+    # The last step of an epoch has a batch of two texts and one of one: each text counts as much.
+    "uneven_batches": dict(EVALUATED, train=39, gradient_accumulation_steps=2, max_steps=11),
     "lora": LORA,
     "lora_checkpointed_with_eval": dict(LORA, gradient_checkpointing=True, **EVALUATED),
     "lora_of_all_layers": dict(LORA, lora_target_modules="all-linear"),

@@ -6,6 +6,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/int8_rows.h"
 #include "strata/ops/quant/kernels.h"
@@ -42,14 +43,21 @@ RowCodes encode_rows(const at::Tensor& x, double threshold) {
 }
 
 // cuBLAS wants more than 16 rows, and multiples of 8 everywhere.
+int64_t missing(int64_t size) { return (8 - size % 8) % 8; }
+int64_t missing_rows(int64_t size) { return std::max<int64_t>(size + missing(size), 24) - size; }
+
 at::Tensor multiply_padded(const at::Tensor& a, const at::Tensor& b) {
-  const auto missing = [](int64_t size) { return (8 - size % 8) % 8; };
-  const int64_t rows = std::max<int64_t>(a.size(0) + missing(a.size(0)), 24) - a.size(0);
+  const int64_t rows = missing_rows(a.size(0));
   const int64_t inner = missing(a.size(1)), columns = missing(b.size(0));
   const at::Tensor left = at::constant_pad_nd(a, {0, inner, 0, rows});
   const at::Tensor right = inner + columns > 0 ? at::constant_pad_nd(b, {0, inner, 0, columns}) : b;
   return at::_int_mm(left, right.t()).narrow(0, 0, a.size(0)).narrow(1, 0, b.size(0));
 }
+
+// Of the product in fp32. So many products of bytes sum to 2^24 at most: whole numbers that fp32
+// holds, in any order.
+constexpr int64_t kTerms = 1024;
+constexpr int64_t kColumns = 1024;  // of b, widened at a time
 
 // On x86 processors without VNNI the product inside libtorch cuts sums of two terms off at 16 bits
 // (oneDNN's) or is a plain loop, which takes ten times as long as a product in fp32. Bytes that
@@ -67,12 +75,65 @@ bool multiplies_codes_exactly() {
   return true;
 }
 
+bool code_products_are_exact() {
+  static const bool are_exact = multiplies_codes_exactly();
+  return are_exact;
+}
+
+// The tensors of encode_rows() without outliers, one after the other, where there are no data.
+at::Tensor imagine_codes(const at::Tensor& x, double threshold) {
+  const auto like = [&](at::ScalarType type) {
+    return at::empty(x.sizes(), x.options().dtype(type));
+  };
+  const at::Tensor half = x.scalar_type() == at::kHalf ? x : like(at::kHalf);
+  if (threshold > 0) {
+    const at::Tensor sizes = like(at::kHalf);
+    const at::Tensor outliers = like(at::kBool);
+  }
+  { const at::Tensor sizes = like(at::kHalf); }
+  const at::Tensor scaled = like(at::kFloat);
+  return like(at::kChar);
+}
+
+// Those of code_product().
+at::Tensor imagine_code_product(const at::Tensor& a, int64_t columns) {
+  const auto of = [&](int64_t rows, int64_t width, at::ScalarType type) {
+    return at::empty({rows, width}, a.options().dtype(type));
+  };
+  if (is_for_cuda(a)) {
+    const int64_t rows = a.size(0) + missing_rows(a.size(0));
+    const int64_t inner = a.size(1) + missing(a.size(1)), width = columns + missing(columns);
+    const at::Tensor left = of(rows, inner, at::kChar);
+    const bool is_padded = inner > a.size(1) || width > columns;
+    const at::Tensor right = is_padded ? of(width, inner, at::kChar) : at::Tensor();
+    return of(rows, width, at::kInt);
+  }
+  at::Tensor y = of(a.size(0), columns, at::kInt);
+  if (a.size(0) <= cpu::kMostFewRows || code_products_are_exact()) return y;
+  const int64_t terms = std::min(kTerms, a.size(1)), width = std::min(kColumns, columns);
+  const at::Tensor left = of(a.size(0), terms, at::kFloat);
+  const at::Tensor right = of(width, terms, at::kFloat);
+  const at::Tensor part = of(a.size(0), width, at::kFloat);
+  const at::Tensor whole = of(a.size(0), width, at::kInt);
+  return y;
+}
+
+// Those of int8_product().
+at::Tensor imagine_product(const at::Tensor& x, int64_t columns, double threshold) {
+  const auto like = [&](at::ScalarType type) {
+    return at::empty({x.size(0), columns}, x.options().dtype(type));
+  };
+  const at::Tensor codes = imagine_codes(x, threshold);
+  at::Tensor whole = imagine_code_product(codes, columns);
+  const at::Tensor y = like(at::kFloat);
+  whole.reset();
+  { const at::Tensor scales = like(at::kFloat); }
+  return x.scalar_type() == at::kFloat ? y : like(x.scalar_type());
+}
+
 }  // namespace
 
 at::Tensor code_product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
-  // So many products of bytes sum to 2^24 at most: whole numbers that fp32 holds, in any order.
-  constexpr int64_t kTerms = 1024;
-  constexpr int64_t kColumns = 1024;  // of b, widened at a time
   at::Tensor y = at::zeros({a.size(0), b.size(0)}, a.options().dtype(at::kInt));
   for (int64_t k = 0; k < a.size(1); k += kTerms) {
     const int64_t terms = std::min(kTerms, a.size(1) - k);
@@ -98,8 +159,7 @@ at::Tensor code_product(const at::Tensor& a, const at::Tensor& b) {
                              .inner = a.size(1)});
     return y;
   }
-  static const bool is_exact = multiplies_codes_exactly();
-  return is_exact ? at::_int_mm(a, b.t()) : code_product_in_fp32(a, b);
+  return code_products_are_exact() ? at::_int_mm(a, b.t()) : code_product_in_fp32(a, b);
 }
 
 at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, double threshold) {
@@ -108,7 +168,7 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
                         describe(weight.format));
   }
   // Without data (the memory plan) no outlier is known.
-  if (x.is_meta()) return at::empty({x.size(0), weight.rows}, x.options());
+  if (x.is_meta()) return imagine_product(x, weight.rows, threshold);
   const ActivityTimer timer(Activity::kMatrixProducts);
   const at::Tensor codes = weight.codes().view(at::kChar).view({weight.rows, weight.columns});
   const at::Tensor scales = weight.scales();
