@@ -116,3 +116,13 @@ def test_is_refused_by_name(inputs, tmp_path, name, world):
     run = run_strata_raw(flags_of(inputs, tmp_path, train, test, **flags), world, recipe="classify")
     assert run.returncode == 2 and expected in run.stderr, run.stderr
     assert not (run.folder / "model.safetensors").exists()
+
+
+def test_a_run_does_not_go_on_with_another_loss(inputs, tmp_path):
+    flags = flags_of(inputs, tmp_path, rows_of("a", "b"), save_strategy="steps", save_steps=1)
+    run_strata(flags, recipe="classify")
+    write_rows(tmp_path / "train.jsonl", rows_of(["a"], ["b"]))
+    found = run_strata_raw({**flags, "resume_from_checkpoint": True, "max_steps": 2}, recipe="classify")
+    assert found.returncode == 2
+    assert ('resume_from_checkpoint: found labels for "single_label_classification" in ' in found.stderr
+            and 'expected those of the data, "multi_label_classification"; go on with' in found.stderr)

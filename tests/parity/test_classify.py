@@ -13,6 +13,7 @@ import classification_reference
 import trl_reference
 from classification_reference import labels_of, read
 from running import base_flags, run_strata, run_strata_raw, strata
+from tiny_encoder import save_encoder
 
 STEPS = 10
 LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0,
@@ -284,6 +285,35 @@ def test_nothing_answers_from_a_classifier(inputs, tmp_path, settings):
                                       tmp_path / "sft", max_steps=1,
                                       **({"adapter_name_or_path": run.folder} if settings else {})))
     assert other.returncode == 2 and "strata" in other.stderr and "classify" in other.stderr
+
+
+@pytest.mark.parametrize("name,kind", [("plain", "SequenceClassification"), ("bert", "SequenceClassification"), ("roberta", "SequenceClassification"),
+                                       ("bert", "TokenClassification"), ("distilbert", "TokenClassification")])
+@pytest.mark.parametrize("labels", [3, 5])
+def test_an_adapter_brings_its_head_to_a_base_with_another(inputs, tmp_path, name, kind, labels):
+    """Of another number of labels, or of a model of another kind whose head has the same names. Oracle: PEFT over transformers'
+    model, which begins a new head."""
+    import transformers
+    from peft import PeftModel
+
+    folder = tmp_path / "base"
+    plain = inputs.model(name) if name == "plain" else save_encoder(tmp_path / "plain", name)
+    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(plain, num_labels=labels)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(plain)
+    model.config.pad_token_id = tokenizer.pad_token_id
+    for saved in (model, tokenizer):
+        saved.save_pretrained(folder)
+    targets = {"plain": "q_proj", "distilbert": "q_lin"}.get(name, "query")
+    run = run_strata(flags_of(inputs, folder, tmp_path / "out", **{**LORA, "max_steps": 3, "lora_target_modules": [targets]},
+                              ignore_mismatched_sizes=True), recipe="classify")
+    strata("merge-adapter", run.folder, tmp_path / "merged")
+    merged = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert type(merged).__name__.endswith("ForSequenceClassification") and set(merged.config.id2label.values()) == {"long", "middle", "short"}
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3, ignore_mismatched_sizes=True)
+    adapted = PeftModel.from_pretrained(base, run.folder).eval()
+    ids = tokenizer(read(inputs.data("labelled") / "test.jsonl")[0]["text"], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.allclose(merged.eval()(**ids).logits, adapted(**ids).logits, atol=1e-5)
 
 
 def test_a_checkpoint_converts_to_a_classifier(inputs, tmp_path):

@@ -1,6 +1,7 @@
 // Whether the tensors of an adapter fit its base (adapter_parts.h). Owns: the shapes that belong
 // together, what a list of misfits says. Never: names of parts.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -79,9 +80,22 @@ void AdapterParts::require_targets() const {
       others.size() == 1 ? "a layer" : fmt::format("{} layers", others.size()), others[0]);
 }
 
-void AdapterParts::take_new_weight(const std::string& weight, const Parts& parts) {
+bool AdapterParts::is_document_head(const std::string& weight) const {
   const bool is_score = weight == models::kRewardWeight;
-  if (parts.whole && models::is_head_weight(weight) && is_score != models::is_encoder(config_)) {
+  return models::is_head_weight(weight) && is_score != models::is_encoder(config_);
+}
+
+bool AdapterParts::replaces_head(const std::string& weight, std::vector<int64_t> shape,
+                                 std::vector<int64_t> base) const {
+  if (!is_document_head(weight)) return false;
+  if (models::num_labels(config_) == 0) return true;
+  const std::string layer = weight.substr(0, weight.rfind('.'));
+  if (!models::is_label_weight(layer + ".weight") || shape.empty() || base.empty()) return false;
+  return std::exchange(shape[0], 0) != std::exchange(base[0], 0) && shape == base;
+}
+
+void AdapterParts::take_new_weight(const std::string& weight, const Parts& parts) {
+  if (parts.whole && is_document_head(weight)) {
     const std::vector<int64_t>& head = shape_of(*parts.whole);
     if (models::is_label_weight(weight)) {
       if (head.size() != 2) {
@@ -112,6 +126,10 @@ bool AdapterParts::check_weight(const std::string& weight, const Parts& parts, b
   }
   std::vector<int64_t> shape =
       parts.base ? shape_of(*parts.base) : base_.tensors()[found->second].shape;
+  if (parts.whole && replaces_head(weight, shape_of(*parts.whole), shape)) {
+    take_new_weight(weight, parts);
+    return false;
+  }
   if (parts.whole) {
     const std::vector<int64_t>& whole = shape_of(*parts.whole);
     const bool has_rows = whole != shape && is_resized(weight, whole, shape);

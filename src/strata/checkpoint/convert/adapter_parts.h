@@ -77,7 +77,8 @@ class AdapterParts {
   std::optional<int64_t> num_rows() const { return num_rows_; }
   // The adapter's head for whole texts, in place of the base's output layer (models/reward_head.h).
   // By the names of its weights; how many labels it tells, where it is there.
-  const std::vector<std::pair<std::string, size_t>>& new_head() const { return new_head_; }
+  using NewWeight = std::pair<std::string, size_t>;
+  const std::vector<NewWeight>& new_head() const { return new_head_; }
   std::optional<int64_t> num_labels() const { return num_labels_; }
   bool has_shared_embedding() const { return embedding_ == kShared; }
   const SharedProjection& projection() const { return projection_; }
@@ -124,6 +125,12 @@ class AdapterParts {
   bool drop_second_name();
   void check_fit();
   void require_targets() const;
+  // Whether it is of a head for whole texts, such as models of the base's family have.
+  bool is_document_head(const std::string& weight) const;
+  // Whether that of the adapter takes the place of one that tells other labels, or of a head of the
+  // same name in a model of another kind.
+  bool replaces_head(const std::string& weight, std::vector<int64_t> shape,
+                     std::vector<int64_t> base) const;
   // One that the base has not: a head for whole texts, or a misfit.
   void take_new_weight(const std::string& weight, const Parts& parts);
   // Whether the adapter has a branch for the weight.
@@ -152,7 +159,7 @@ class AdapterParts {
   std::map<std::string, Parts> parts_;
   SharedProjection projection_;
   std::optional<size_t> untied_from_;
-  std::vector<std::pair<std::string, size_t>> new_head_;
+  std::vector<NewWeight> new_head_;
   std::optional<int64_t> num_labels_;
   std::optional<int64_t> num_rows_;
 };

@@ -132,7 +132,9 @@ class Merger {
   Layout layout_of_result() const {
     Layout layout;
     for (const SavedTensor& tensor : base_.tensors()) {
-      const bool is_replaced = parts_.num_labels() && models::is_of_other_head(tensor.weight);
+      const bool is_replaced =
+          (parts_.num_labels() && models::is_of_other_head(tensor.weight)) ||
+          std::ranges::count(parts_.new_head(), tensor.weight, &AdapterParts::NewWeight::first) > 0;
       if (!is_replaced) add_tensor(layout, tensor.weight, parts_.resized(tensor));
     }
     for (const auto& [weight, index] : parts_.new_head()) {

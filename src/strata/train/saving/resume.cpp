@@ -336,13 +336,21 @@ void require_same_labels(const fs::path& source, const checkpoint::SmallFiles& c
     const auto written = companions.find(name);
     if (written == companions.end() || !fs::is_regular_file(source / name)) continue;
     const Json saved = read_json_file(source / name), now = parse_json(written->second, name);
-    const Json labels = saved.value("id2label", Json::object());
-    if (labels == now.value("id2label", Json::object())) continue;
-    throw ConfigError(
-        "resume_from_checkpoint: found labels {} in {}, expected those of the data, {}; go on with "
-        "the "
-        "rows of the run that saved it, or begin another output_dir",
-        labels.dump(), (source / name).string(), now.value("id2label", Json::object()).dump());
+    const auto require = [&](std::string_view what, const Json& labels, const Json& expected) {
+      if (labels == expected) return;
+      throw ConfigError(
+          "resume_from_checkpoint: found {} {} in {}, expected those of the data, {}; go on with "
+          "the rows of the run that saved it, or begin another output_dir",
+          what, labels.dump(), (source / name).string(), expected.dump());
+    };
+    const auto labels_of = [](const Json& config) {
+      return config.value("id2label", Json::object());
+    };
+    require("labels", labels_of(saved), labels_of(now));
+    const Json problem = now.value("problem_type", Json());
+    // Other tools need not say it.
+    const Json other = saved.value("problem_type", Json());
+    require("labels for", other.is_null() ? problem : other, problem);
   }
 }
 

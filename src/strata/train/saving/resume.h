@@ -71,7 +71,8 @@ std::vector<std::string> different_tokenizer(const std::filesystem::path& source
                                              const checkpoint::SmallFiles& companions);
 
 // ConfigError where the head that this run writes beside its model tells other labels, or the same
-// in another order, than that of the checkpoint `source`: its rows would stand for others.
+// in another order or for another loss, than that of the checkpoint `source`: its rows would stand
+// for others.
 void require_same_labels(const std::filesystem::path& source,
                          const checkpoint::SmallFiles& companions);
 
