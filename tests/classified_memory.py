@@ -9,7 +9,7 @@ import tiny_llama
 from memory_table import H, HEADS, I, L, LORA, V, accumulation
 
 BERT = dict(hidden_size=H, intermediate_size=I, num_hidden_layers=L, num_attention_heads=HEADS, max_position_embeddings=512)
-ENCODERS = {**dict.fromkeys(("bert", "roberta", "xlm_roberta"), BERT),
+ENCODERS = {**dict.fromkeys(("bert", "bert_mlm", "roberta", "xlm_roberta"), BERT),
             "distilbert": dict(dim=H, hidden_dim=I, n_layers=L, n_heads=HEADS, max_position_embeddings=512)}
 EVALUATED = dict(eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8, splits="train,test")
 

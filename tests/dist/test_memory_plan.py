@@ -174,7 +174,7 @@ def test_plan_needs_no_weights_and_agrees_with_the_run(model, data, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{}, dict(LORA, bf16=True)], ids=["full", "lora"])
-@pytest.mark.parametrize("name", [None, "bert", "roberta", "xlm_roberta", "distilbert"])
+@pytest.mark.parametrize("name", [None, "bert", "bert_mlm", "roberta", "xlm_roberta", "distilbert"])
 def test_plan_of_whole_texts_agrees_with_the_run(model, tmp_path, name, settings):
     base = classified_memory.base_of(name, model)
     if settings and name == "distilbert":

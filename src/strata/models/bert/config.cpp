@@ -1,5 +1,9 @@
 #include "strata/models/bert/config.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/padding_id.h"
@@ -124,6 +128,17 @@ BertConfig parse_roberta(const Json& json, const std::string& prefix, int64_t vo
 }
 
 }  // namespace
+
+bool announces_no_pooler(const Json& config) {
+  constexpr std::string_view kClasses[] = {"BertForMaskedLM", "BertLMHeadModel",
+                                           "BertForTokenClassification",
+                                           "BertForQuestionAnswering"};
+  const auto classes = config.find("architectures");
+  if (classes == config.end() || !classes->is_array() || classes->empty()) return false;
+  const Json& name = classes->front();
+  return name.is_string() &&
+         std::ranges::find(kClasses, name.get_ref<const std::string&>()) != std::end(kClasses);
+}
 
 BertConfig parse_bert_config(const Json& json) {
   const ConfigReader config(json);

@@ -61,6 +61,10 @@ struct BertConfig {
   int64_t num_positions() const { return max_position_embeddings - first_position(); }
 };
 
+// Whether files of this config.json have no pooler, as those of transformers' classes that predict
+// something of each token; what is not BERT's has none by that name.
+bool announces_no_pooler(const Json& config);
+
 // FormatError naming the key for values of the wrong type or that contradict each other;
 // ConfigError for what the reference can do and this program cannot.
 BertConfig parse_bert_config(const Json& config);

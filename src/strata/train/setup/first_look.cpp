@@ -15,9 +15,11 @@
 #include "strata/hf/hub/model.h"
 #include "strata/hf/int_form.h"
 #include "strata/hf/model_folder.h"
+#include "strata/models/bert/config.h"
 #include "strata/models/registry.h"
 #include "strata/shard/storage_type.h"
 #include "strata/train/setup/hub_place.h"
+#include "strata/train/setup/model_config.h"
 
 namespace strata::train {
 namespace {
@@ -127,7 +129,13 @@ LayersInFiles share_layers(const config::ModelConfig& config, bool is_imagined, 
   std::string found;
   comm::all_or_nothing(world, "reading the weights' names", [&] {
     const std::optional<hf::ModelFolder> folder = files_of(config, is_imagined, world);
-    if (!folder) return;
+    if (!folder) {
+      // In a plan without files their config.json tells.
+      const bool is_new =
+          is_imagined && models::announces_no_pooler(load_model_config(config, true));
+      if (is_new) found += kNewDense;
+      return;
+    }
     if (models::create_model(model_config, {})->follow_tie(*folder)) found += kUntied;
     if (models::lacks_head_dense(*folder)) found += kNewDense;
   });
