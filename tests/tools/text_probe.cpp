@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "strata/base/error.h"
@@ -53,6 +54,25 @@ Json encode_all(const Json& request) {
   return {{"ids", ids}, {"ranges", ranges}};
 }
 
+// Texts, or pairs of them ([first, second]).
+Json join_all(const Json& request) {
+  const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
+  Json ids = Json::array(), types = Json::array(), are_cut = Json::array();
+  for (const Json& texts : request.at("texts")) {
+    std::optional<std::string> second;
+    if (texts.size() > 1) second = texts.at(1).get<std::string>();
+    const auto joined = tokenizer.encode_texts(texts.at(0).get<std::string>(), second,
+                                               request.value("max_length", int64_t{0}));
+    ids.push_back(joined.ids);
+    types.push_back(joined.types);
+    are_cut.push_back(joined.is_cut);
+  }
+  return {{"ids", ids},
+          {"types", types},
+          {"are_cut", are_cut},
+          {"gives_types", tokenizer.gives_token_types()}};
+}
+
 Json decode(const Json& request) {
   const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
   const auto ids = request.at("ids").get<std::vector<int32_t>>();
@@ -95,6 +115,7 @@ Json answer(const Json& request) {
   const std::string what = request.at("do");
   if (what == "encode") return encode(request);
   if (what == "encode_all") return encode_all(request);
+  if (what == "join_all") return join_all(request);
   if (what == "decode") return decode(request);
   if (what == "describe") return describe(request);
   if (what == "render") return render(request);

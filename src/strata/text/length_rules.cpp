@@ -1,5 +1,7 @@
 #include "strata/text/length_rules.h"
 
+#include <algorithm>
+
 #include "strata/base/error.h"
 #include "strata/text/component_json.h"
 
@@ -83,6 +85,37 @@ std::optional<int64_t> read_model_max_length(const Json& tokenizer_config,
   return static_cast<int64_t>(length);
 }
 
+bool truncates_from_left(const Json& tokenizer_config, const Json& document,
+                         const std::string& folder) {
+  if (tokenizer_config.is_object()) {
+    const std::string where = folder + "/tokenizer_config.json";
+    if (const auto side = string_field(tokenizer_config, "truncation_side", where)) {
+      if (*side == "left" || *side == "right") return *side == "left";
+      throw FormatError("{}: found truncation_side \"{}\", expected left or right", where, *side);
+    }
+  }
+  const auto section = document.find("truncation");
+  return section != document.end() && section->is_object() &&
+         section->value("direction", Json()) == "Left";
+}
+
+std::pair<size_t, size_t> share_room(size_t first, size_t second, size_t room) {
+  if (first + second <= room) return {first, second};
+  const size_t shorter = std::min(first, second);
+  const size_t half = room / 2;
+  // The shorter one stays whole while there is as much for the other.
+  const size_t less = std::min(shorter, half), more = room - less;
+  return first > second ? std::pair{more, less} : std::pair{less, more};
+}
+
+void cut_to(size_t size, bool from_left, std::vector<Token>& tokens) {
+  if (from_left) {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(size));
+  } else {
+    tokens.resize(size);
+  }
+}
+
 void truncate(const LengthRules& rules, int64_t num_added, const std::string& subject,
               std::vector<Token>& tokens) {
   if (!rules.truncation) return;
@@ -93,13 +126,8 @@ void truncate(const LengthRules& rules, int64_t num_added, const std::string& su
         "post-processor adds",
         subject, rules.truncation->max_length, num_added);
   }
-  const auto size = static_cast<int64_t>(tokens.size());
-  if (size <= room) return;
-  if (rules.truncation->from_left) {
-    tokens.erase(tokens.begin(), tokens.begin() + (size - room));
-  } else {
-    tokens.resize(static_cast<size_t>(room));
-  }
+  if (static_cast<int64_t>(tokens.size()) <= room) return;
+  cut_to(static_cast<size_t>(room), rules.truncation->from_left, tokens);
 }
 
 std::vector<uint8_t> pad(const LengthRules& rules, std::vector<Token>& tokens) {

@@ -1,9 +1,11 @@
-// The sections "truncation" and "padding" of tokenizer.json, for one text at a time. Never encodes.
+// How long texts may be: the sections "truncation" and "padding" of tokenizer.json, for one text at
+// a time, and how a pair of texts shares its room. Never encodes.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/base/json.h"
@@ -36,6 +38,18 @@ LengthRules read_length_rules(const Json& document, const std::string& subject);
 // "unknown". Errors: FormatError for what is no positive number.
 std::optional<int64_t> read_model_max_length(const Json& tokenizer_config,
                                              const std::string& folder);
+
+// Whether texts lose their beginnings: truncation_side of tokenizer_config.json (null: no such
+// file), else what tokenizer.json says. Errors: FormatError for another side than left and right.
+bool truncates_from_left(const Json& tokenizer_config, const Json& document,
+                         const std::string& folder);
+
+// Of two texts of so many tokens, how many of each stay where `room` of them fit: the longer one
+// gives way until both are alike ("longest_first" of the tokenizers library).
+std::pair<size_t, size_t> share_room(size_t first, size_t second, size_t room);
+
+// Requires: size <= tokens.size().
+void cut_to(size_t size, bool from_left, std::vector<Token>& tokens);
 
 // Leaves what fits beside `num_added` tokens of the post-processor. Errors: FormatError when not
 // even those fit.

@@ -1,5 +1,5 @@
-// The "post_processor" family of tokenizer.json for single sequences: BOS/EOS templates and the
-// trimming of spaces from token ranges.
+// The "post_processor" family of tokenizer.json: templates with BOS/EOS around a text and around a
+// pair of texts, and the trimming of spaces from token ranges.
 #pragma once
 
 #include <functional>
@@ -20,11 +20,20 @@ struct EncodedText {
   std::function<std::string_view(const Token&)> token_text;
 };
 
+// Ids with their types (which segment of a pair they are of).
+struct TypedIds {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> types;
+};
+
 class PostProcessor {
  public:
   virtual ~PostProcessor() = default;
   virtual void process(const EncodedText& encoded, bool add_special_tokens,
                        std::vector<Token>& tokens) const = 0;
+  // Makes of both texts of a pair, types 0 and 1, what stands one behind another: their own tokens
+  // and others. Errors: FormatError for a file that says nothing of pairs.
+  virtual void join(std::vector<TypedIds>& parts) const = 0;
 };
 
 // Null gives nullptr. FormatError names an unsupported type.

@@ -152,6 +152,55 @@ Tokenizer::FittedTokens Tokenizer::encode_to_length(std::string_view text,
   return fitted;
 }
 
+// A pair. Its tokens' ranges are those of two texts, and nobody asks for them.
+Tokenizer::JoinedTexts Tokenizer::Impl::joined(std::vector<Token> first,
+                                               std::vector<Token> second) const {
+  std::vector<TypedIds> parts(2);
+  for (const Token& token : first) parts[0].ids.push_back(token.id);
+  for (const Token& token : second) parts[1].ids.push_back(token.id);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].types.assign(parts[i].ids.size(), static_cast<uint8_t>(i));
+  }
+  if (post_processor) post_processor->join(parts);
+  JoinedTexts result;
+  for (const TypedIds& part : parts) {
+    result.ids.insert(result.ids.end(), part.ids.begin(), part.ids.end());
+    result.types.insert(result.types.end(), part.types.begin(), part.types.end());
+  }
+  return result;
+}
+
+Tokenizer::JoinedTexts Tokenizer::encode_texts(std::string_view text,
+                                               std::optional<std::string_view> second,
+                                               int64_t max_length) const {
+  const auto ended = [&](std::vector<Token> tokens) {
+    impl_->add_ends(text, /*add_special_tokens=*/true, tokens);
+    JoinedTexts result;
+    for (const Token& token : tokens) result.ids.push_back(token.id);
+    result.types.assign(tokens.size(), 0);
+    return result;
+  };
+  std::vector<Token> parts[] = {impl_->encode_parts(text),
+                                second ? impl_->encode_parts(*second) : std::vector<Token>{}};
+  const size_t added = (second ? impl_->joined({}, {}) : ended({})).ids.size();
+  bool is_cut = false;
+  if (max_length > 0) {
+    const auto most = static_cast<size_t>(max_length);
+    const auto [first_size, second_size] =
+        share_room(parts[0].size(), parts[1].size(), most - std::min(most, added));
+    is_cut = first_size < parts[0].size() || second_size < parts[1].size();
+    cut_to(first_size, impl_->truncates_from_left, parts[0]);
+    cut_to(second_size, impl_->truncates_from_left, parts[1]);
+  }
+  JoinedTexts result =
+      second ? impl_->joined(std::move(parts[0]), std::move(parts[1])) : ended(std::move(parts[0]));
+  result.is_cut = is_cut;
+  result.num_added = static_cast<int64_t>(added);
+  return result;
+}
+
+bool Tokenizer::gives_token_types() const { return impl_->gives_token_types; }
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   const std::vector<Token> tokens = encode_with_ranges(text, add_special_tokens);
   std::vector<int32_t> ids(tokens.size());

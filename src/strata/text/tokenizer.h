@@ -60,6 +60,21 @@ class Tokenizer {
   };
   FittedTokens encode_to_length(std::string_view text, bool add_special_tokens = true) const;
 
+  // A text, or a pair of texts, with the tokens that the post-processor adds: at most `max_length`
+  // of them (0: any number), for which the texts lose what is too much, as with truncation=True.
+  // Errors: FormatError for a post-processor that says nothing of pairs.
+  struct JoinedTexts {
+    std::vector<int32_t> ids;
+    std::vector<uint8_t> types;  // segment ids; 0 of a text by itself
+    bool is_cut = false;
+    int64_t num_added = 0;  // tokens of no text. They stay even where they alone are too many
+  };
+  JoinedTexts encode_texts(std::string_view text, std::optional<std::string_view> second,
+                           int64_t max_length) const;
+  // Whether models are given the types: token_type_ids is among the class's model_input_names, or
+  // those of tokenizer_config.json.
+  bool gives_token_types() const;
+
   // Text of `ids`; ids without a token are left out, as the reference does. Where the model asks
   // for clean_up_tokenization_spaces, decode() takes the spaces before punctuation away, which the
   // text of a part of the ids may still need.

@@ -39,6 +39,8 @@ struct Tokenizer::Impl {
   int32_t vocab_size = 0;
   Json lengths;  // "truncation" and "padding" of the file
   std::optional<int64_t> model_max_length;
+  bool truncates_from_left = false;
+  bool gives_token_types = false;
 
   void build(TokenizerFile& file);
   void use_post_processor(Json document);
@@ -46,6 +48,7 @@ struct Tokenizer::Impl {
   std::optional<int32_t> find(std::string_view token) const;
   void add_tokens(const NamedTokens& tokens, const TokenizerFile& file, bool is_rebuilt);
   std::vector<Token> encode_parts(std::string_view text) const;
+  JoinedTexts joined(std::vector<Token> first, std::vector<Token> second) const;
   void add_ends(std::string_view text, bool add_special_tokens, std::vector<Token>& tokens) const;
   void encode_text(const Piece& piece, Arena& arena, std::vector<Token>& out) const;
   void encode_pieces(const std::vector<Piece>& pieces, std::vector<Token>& out) const;

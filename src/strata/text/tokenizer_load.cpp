@@ -201,6 +201,8 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   TemplateFiles templates = read_template_files(folder, config);
   impl.files.insert(impl.files.end(), templates.files.begin(), templates.files.end());
   impl.model_max_length = read_model_max_length(config, folder.string());
+  impl.truncates_from_left = truncates_from_left(config, document, folder.string());
+  impl.gives_token_types = class_gives_token_types(source.tokenizer_class, config, folder.string());
   impl.chat_template = std::move(templates.standard);
   impl.chat_template_name = "chat template of " + folder.string();
   impl.tool_template = std::move(templates.tools);

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
+#include "strata/text/classes/builder.h"
 #include "strata/text/classes/pieces.h"
 #include "strata/text/classes/tokenizer_class.h"
 
@@ -147,15 +148,16 @@ Json ends_by_flags(const Json& tokenizer_config, const Json& default_specials) {
   const bool has_bos = is_set("add_bos_token", "bos_token");
   const bool has_eos = is_set("add_eos_token", "eos_token");
   if (!has_bos && !has_eos) return nullptr;
-  Json single = Json::array(), specials = Json::object();
-  const auto add = [&](const char* name) {
-    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
-    specials[name] = {{"id", name}, {"ids", Json::array({name})}, {"tokens", Json::array({name})}};
+  Pieces pair;
+  const auto add = [&](const std::string& type) {
+    if (has_bos) pair.push_back("bos_token" + type);
+    pair.push_back((type.empty() ? "$A" : "$B") + type);
+    if (has_eos) pair.push_back("eos_token" + type);
   };
-  if (has_bos) add("bos_token");
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  if (has_eos) add("eos_token");
-  return {{"type", "TemplateProcessing"}, {"single", single}, {"special_tokens", specials}};
+  add("");
+  const Pieces single = pair;
+  add(":1");
+  return ends(single, pair);
 }
 
 }  // namespace strata::text

@@ -97,20 +97,48 @@ Json decoders(std::vector<Json> steps) { return sequence("decoders", std::move(s
 
 Json one_space() { return replaced_regex(" {2,}", " "); }
 
-Json ends(const std::vector<std::string>& before, const std::vector<std::string>& after) {
-  Json single = Json::array();
+Json ends(const Pieces& single, const Pieces& pair) {
   Json specials = Json::object();
-  const auto add = [&](const std::string& name) {
-    single.push_back({{"SpecialToken", {{"id", name}, {"type_id", 0}}}});
+  const auto piece = [&specials](const std::string& text) {
+    const bool has_type = text.size() > 2 && text[text.size() - 2] == ':';
+    const std::string name = has_type ? text.substr(0, text.size() - 2) : text;
+    const int type = has_type ? text.back() - '0' : 0;
+    if (name == "$A" || name == "$B") {
+      return Json{{"Sequence", {{"id", name.substr(1)}, {"type_id", type}}}};
+    }
     specials[name] = {{"id", name}, {"ids", Json::array({name})}, {"tokens", Json::array({name})}};
+    return Json{{"SpecialToken", {{"id", name}, {"type_id", type}}}};
   };
-  for (const std::string& name : before) add(name);
-  single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
-  for (const std::string& name : after) add(name);
+  const auto pieces = [&piece](const Pieces& texts) {
+    Json list = Json::array();
+    for (const std::string& text : texts) list.push_back(piece(text));
+    return list;
+  };
   Json json = component("TemplateProcessing");
-  json["single"] = std::move(single);
+  json["single"] = pieces(single);
+  json["pair"] = pieces(pair);
   json["special_tokens"] = std::move(specials);
   return json;
+}
+
+Json bert_ends() {
+  return ends({"cls_token", "$A", "sep_token"},
+              {"cls_token", "$A", "sep_token", "$B:1", "sep_token:1"});
+}
+
+Json doubled_ends(const std::string& first, const std::string& last) {
+  return ends({first, "$A", last}, {first, "$A", last, last, "$B", last});
+}
+
+Json repeated_ends(const std::string& last) { return ends({"$A", last}, {"$A", last, "$B", last}); }
+
+Json outer_ends(const Pieces& before, const Pieces& after) {
+  const auto around = [&](Pieces texts) {
+    texts.insert(texts.begin(), before.begin(), before.end());
+    texts.insert(texts.end(), after.begin(), after.end());
+    return texts;
+  };
+  return ends(around({"$A"}), around({"$A", "$B"}));
 }
 
 Json cls_sep_ends(bool trim_offsets, bool add_prefix_space) {

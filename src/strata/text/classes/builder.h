@@ -27,8 +27,15 @@ Json decoders(std::vector<Json> steps);
 
 Json one_space();  // a normalizer: several spaces become one
 
-// Post-processors. Tokens are names ("cls_token") or contents ("eng_Latn").
-Json ends(const std::vector<std::string>& before, const std::vector<std::string>& after);
+// Post-processors. Pieces are the texts "$A" and "$B" and tokens, names ("cls_token") or contents
+// ("eng_Latn"), each with its type behind a colon ("$B:1") where that is not 0.
+using Pieces = std::vector<std::string>;
+Json ends(const Pieces& single, const Pieces& pair);
+Json bert_ends();  // cls_token and sep_token; the second text with what is behind it is of type 1
+Json doubled_ends(const std::string& first, const std::string& last);  // two of `last` between
+Json repeated_ends(const std::string& last);                           // behind each text
+// Around both, with nothing between.
+Json outer_ends(const Pieces& before, const Pieces& after);
 Json cls_sep_ends(bool trim_offsets, bool add_prefix_space);  // of RoBERTa
 
 // A token with the flag that mask tokens have: the white space before it goes along.

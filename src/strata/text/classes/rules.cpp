@@ -69,7 +69,7 @@ const char* reason_to_refuse(std::string_view name) {
 void apply_inherited_rules(const std::string& tokenizer_class, ClassBuilder& b) {
   if (tokenizer_class == "ConvBertTokenizer") {
     b.rules.default_specials = bert_specials();
-    b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+    b.rules.post_processor = bert_ends();
   } else if (tokenizer_class == "FNetTokenizer") {
     b.rules.default_specials = bracket_specials("<unk>", "<pad>");
   }

@@ -84,7 +84,8 @@ void luke(ClassBuilder& b) {
 void markuplm(ClassBuilder& b) {
   use_plain(b, b.flag("add_prefix_space", false));
   b.rules.default_specials = fairseq_specials();
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor =
+      ends({"cls_token", "$A", "sep_token"}, {"cls_token", "$A", "sep_token", "$B", "sep_token"});
 }
 
 void blenderbot(ClassBuilder& b) {
@@ -95,7 +96,7 @@ void blenderbot(ClassBuilder& b) {
 void deberta(ClassBuilder& b) {
   use_plain(b, b.flag("add_prefix_space", false));
   b.rules.default_specials = bracket_specials("[UNK]", "[PAD]");
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = doubled_ends("cls_token", "sep_token");
 }
 
 void cohere(ClassBuilder& b) {
@@ -129,18 +130,22 @@ void nougat(ClassBuilder& b) {
       byte_level(true));
   b.rules.default_specials = {
       {"unk_token", "<unk>"}, {"bos_token", "<s>"}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}};
-  b.rules.post_processor = ends({"bos_token"}, {"eos_token"});
+  b.rules.post_processor = ends({"bos_token", "$A", "eos_token"}, {"$A", "$B:1"});
 }
 
 void whisper(ClassBuilder& b) {
   use_plain(b, b.flag("add_prefix_space", false));
   b.rules.default_specials = gpt2_specials();
-  std::vector<std::string> before = {"<|startoftranscript|>"};
+  Pieces single = {"<|startoftranscript|>"};
   if (const std::string task = b.text("task", ""); !task.empty()) {
-    before.push_back(task == "transcribe" ? "<|transcribe|>" : "<|translate|>");
+    single.push_back(task == "transcribe" ? "<|transcribe|>" : "<|translate|>");
   }
-  if (!b.flag("predict_timestamps", false)) before.push_back("<|notimestamps|>");
-  b.rules.post_processor = ends(before, {"eos_token"});
+  if (!b.flag("predict_timestamps", false)) single.push_back("<|notimestamps|>");
+  single.push_back("$A");
+  Pieces pair = single;
+  single.push_back("eos_token");
+  for (const char* piece : {"$B:1", "eos_token:1"}) pair.emplace_back(piece);
+  b.rules.post_processor = ends(single, pair);
 }
 
 void clip(ClassBuilder& b) {
@@ -159,7 +164,7 @@ void clip(ClassBuilder& b) {
                               {"bos_token", "<|startoftext|>"},
                               {"eos_token", kEndOfText},
                               {"pad_token", kEndOfText}};
-  b.rules.post_processor = ends({"bos_token"}, {"eos_token"});
+  b.rules.post_processor = doubled_ends("bos_token", "eos_token");
 }
 
 void qwen2(ClassBuilder& b) {

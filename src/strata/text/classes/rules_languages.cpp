@@ -15,7 +15,7 @@ void mbart(ClassBuilder& b) {
               metaspace("always"));
   b.rules.default_specials = fairseq_specials();
   b.rules.default_specials["additional_special_tokens"] = listed_codes(kMbartCodes);
-  b.rules.post_processor = ends({}, {"eos_token", b.text("src_lang", "en_XX")});
+  b.rules.post_processor = outer_ends({}, {"eos_token", b.text("src_lang", "en_XX")});
 }
 
 void mbart50(ClassBuilder& b) {
@@ -27,7 +27,7 @@ void mbart50(ClassBuilder& b) {
   b.rules.default_specials.erase("bos_token");
   const Json codes = listed_codes(kMbartCodes, kMoreMbart50Codes);
   b.rules.default_specials["additional_special_tokens"] = codes;
-  b.rules.post_processor = ends({b.text("src_lang", "en_XX")}, {"eos_token"});
+  b.rules.post_processor = outer_ends({b.text("src_lang", "en_XX")}, {"eos_token"});
   // A vocabulary without languages is that of the SentencePiece model: first places and languages
   // are put around it.
   Json& vocab = b.document["model"]["vocab"];
@@ -59,8 +59,9 @@ void nllb(ClassBuilder& b) {
   b.rules.default_specials["mask_token"]["normalized"] = true;
   b.rules.default_specials["additional_special_tokens"] = listed_codes(kNllbCodes);
   const std::string language = b.text("src_lang", "eng_Latn");
-  b.rules.post_processor = b.flag("legacy_behaviour", false) ? ends({}, {"eos_token", language})
-                                                             : ends({language}, {"eos_token"});
+  b.rules.post_processor = b.flag("legacy_behaviour", false)
+                               ? outer_ends({}, {"eos_token", language})
+                               : outer_ends({language}, {"eos_token"});
 }
 
 void seamless_m4t(ClassBuilder& b) {
@@ -73,7 +74,7 @@ void seamless_m4t(ClassBuilder& b) {
   b.rules.default_specials.erase("mask_token");
   std::string language = b.text("src_lang", "eng");
   if (language.find("__") == std::string::npos) language = "__" + language + "__";
-  b.rules.post_processor = ends({language}, {"eos_token"});
+  b.rules.post_processor = outer_ends({language}, {"eos_token"});
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ void code_llama(ClassBuilder& b) {
                                    {"suffix_token", "▁<SUF>"},
                                    {"eot_token", "▁<EOT>"},
                                    {"fill_token", "<FILL_ME>"}});
-  b.rules.post_processor = ends({"bos_token"}, {});
+  b.rules.post_processor = ends({"bos_token", "$A"}, {"bos_token", "$A", "bos_token:1", "$B:1"});
 }
 
 void gemma(ClassBuilder& b) {
@@ -100,12 +100,12 @@ void t5_like(ClassBuilder& b, size_t unk_id) {
 
 void t5(ClassBuilder& b) {
   t5_like(b, 2);
-  b.rules.post_processor = ends({}, {"eos_token"});
+  b.rules.post_processor = repeated_ends("eos_token");
 }
 
 void lasr(ClassBuilder& b) {
   t5_like(b, 3);
-  b.rules.post_processor = ends({}, {"eos_token"});
+  b.rules.post_processor = repeated_ends("eos_token");
 }
 
 void video_prism(ClassBuilder& b) { t5_like(b, 2); }
@@ -115,14 +115,14 @@ void udop(ClassBuilder& b) {
   b.document["normalizer"] = nullptr;
   b.rules.default_specials = {
       {"eos_token", "</s>"}, {"sep_token", "</s>"}, {"unk_token", "<unk>"}, {"pad_token", "<pad>"}};
-  b.rules.post_processor = ends({}, {"eos_token"});
+  b.rules.post_processor = repeated_ends("eos_token");
 }
 
 void xlm_roberta(ClassBuilder& b) {
   use_words(b, 3, b.scheme());
   b.rules.default_specials = fairseq_specials();
   b.rules.default_specials["mask_token"] = "<mask>";
-  b.rules.post_processor = ends({"bos_token"}, {"eos_token"});
+  b.rules.post_processor = doubled_ends("bos_token", "eos_token");
 }
 
 void camembert(ClassBuilder& b) {
@@ -130,7 +130,7 @@ void camembert(ClassBuilder& b) {
   b.rules.default_specials = fairseq_specials();
   b.rules.default_specials["additional_special_tokens"] = {"<s>NOTUSED", "</s>NOTUSED",
                                                            "<unk>NOTUSED"};
-  b.rules.post_processor = ends({"bos_token"}, {"eos_token"});
+  b.rules.post_processor = doubled_ends("bos_token", "eos_token");
 }
 
 // ALBERT and XLNet write accents as letters with marks, and drop the marks.
@@ -151,7 +151,7 @@ void albert(ClassBuilder& b) {
   use_words(b, 1, b.scheme());
   b.document["normalizer"] = normalizers(std::move(steps));
   b.rules.default_specials = bracket_specials("<unk>", "<pad>");
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = bert_ends();
   b.rules.post_processor_applies = ClassRules::Applies::kIfFileHasNone;
 }
 
@@ -168,7 +168,8 @@ void xlnet(ClassBuilder& b) {
                               {"cls_token", "<cls>"},
                               {"mask_token", mask_token("<mask>")}};
   b.rules.default_specials["additional_special_tokens"] = {"<eop>", "<eod>"};
-  b.rules.post_processor = ends({}, {"sep_token", "cls_token"});
+  b.rules.post_processor = ends({"$A", "sep_token", "cls_token:2"},
+                                {"$A", "sep_token", "$B:1", "sep_token:1", "cls_token:2"});
 }
 
 // The unigram models of whole texts.
@@ -187,7 +188,7 @@ void rembert(ClassBuilder& b) {
   steps.push_back(b.precompiled());
   use_texts(b, 2, normalizers(std::move(steps)), b.scheme());
   b.rules.default_specials = bracket_specials("<unk>", "<pad>");
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = bert_ends();
   b.rules.post_processor_applies = ClassRules::Applies::kIfFileHasOne;
   b.rules.readds = ClassRules::Readds::kDefaults;
 }
@@ -206,7 +207,7 @@ void deberta_v2(ClassBuilder& b) {
   }
   b.document["pre_tokenizer"] = pre_tokenizers({punctuation, metaspace(scheme)});
   b.rules.default_specials = bracket_specials("[UNK]", "[PAD]");
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = bert_ends();
 }
 
 void barthez(ClassBuilder& b) {
@@ -224,13 +225,13 @@ void big_bird(ClassBuilder& b) {
                               {"sep_token", "[SEP]"},
                               {"cls_token", "[CLS]"},
                               {"mask_token", mask_token("[MASK]")}};
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = bert_ends();
 }
 
 void layoutxlm(ClassBuilder& b) {
   use_texts(b, 3, normalizers({stripped(false, true), replaced_regex(" {2,}", "▁")}), b.scheme());
   b.rules.default_specials = fairseq_specials();
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = doubled_ends("cls_token", "sep_token");
 }
 
 void pegasus(ClassBuilder& b) {
@@ -247,7 +248,7 @@ void pegasus(ClassBuilder& b) {
                               {"unk_token", "<unk>"},
                               {"mask_token", "<mask_2>"}};
   b.rules.default_specials["additional_special_tokens"] = std::move(more);
-  b.rules.post_processor = ends({}, {"eos_token"});
+  b.rules.post_processor = outer_ends({}, {"eos_token"});
 }
 
 void mluke(ClassBuilder& b) {
@@ -259,7 +260,9 @@ void mluke(ClassBuilder& b) {
                                    {"entity_pad_token", "[PAD]"},
                                    {"entity_mask_token", "[MASK]"},
                                    {"entity_mask2_token", "[MASK2]"}});
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor =
+      ends({"cls_token", "$A", "sep_token"},
+           {"cls_token", "$A", "sep_token", "sep_token", "$B:1", "sep_token:1"});
   b.rules.readds = ClassRules::Readds::kDefaults;
 }
 
@@ -268,7 +271,8 @@ void xglm(ClassBuilder& b) {
   b.rules.default_specials = fairseq_specials();
   b.rules.default_specials.erase("mask_token");
   b.rules.default_specials["additional_special_tokens"] = numbered("<madeupword", ">", 0, 7);
-  b.rules.post_processor = ends({"eos_token"}, {});
+  b.rules.post_processor =
+      ends({"eos_token", "$A"}, {"eos_token", "$A", "eos_token", "eos_token", "$B"});
 }
 
 void reformer(ClassBuilder& b) {

@@ -32,7 +32,7 @@ void use_words(ClassBuilder& b, const char* unk) {
 void bert(ClassBuilder& b) {
   use_words(b, "[UNK]");
   b.rules.default_specials = bert_specials();
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = bert_ends();
 }
 
 // Its constructor keeps do_lower_case to itself.
@@ -44,6 +44,12 @@ void dpr(ClassBuilder& b) {
 void splinter(ClassBuilder& b) {
   bert(b);
   b.rules.default_specials["question_token"] = "[QUESTION]";
+  const std::string question = b.text("question_token", "[QUESTION]");
+  const Pieces pair =
+      b.text("padding_side", "right") == "right"
+          ? Pieces{"cls_token", "$A", question, ".", "sep_token", "$B:1", "sep_token:1"}
+          : Pieces{"cls_token", "$A", "sep_token", "$B:1", question, ".", "sep_token:1"};
+  b.rules.post_processor = ends({"cls_token", "$A", "sep_token"}, pair);
 }
 
 void mpnet(ClassBuilder& b) {
@@ -61,7 +67,8 @@ void funnel(ClassBuilder& b) {
                               {"pad_token", "<pad>"},   {"cls_token", "<cls>"},
                               {"mask_token", "<mask>"}, {"bos_token", "<s>"},
                               {"eos_token", "</s>"}};
-  b.rules.post_processor = ends({"cls_token"}, {"sep_token"});
+  b.rules.post_processor = ends({"cls_token:2", "$A", "sep_token"},
+                                {"cls_token:2", "$A", "sep_token", "$B:1", "sep_token:1"});
 }
 
 void herbert(ClassBuilder& b) {

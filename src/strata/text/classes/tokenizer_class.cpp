@@ -1,8 +1,12 @@
 // The rules of transformers 5.23: models/auto/tokenization_auto.py.
 #include "strata/text/classes/tokenizer_class.h"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <string_view>
+
+#include "strata/base/error.h"
 
 namespace strata::text {
 namespace {
@@ -202,6 +206,19 @@ std::string choose_name(const Json& tokenizer_config, const Json& model_config,
 std::string choose_tokenizer_class(const Json& tokenizer_config, const Json& model_config,
                                    const Json& document) {
   return class_behind(choose_name(tokenizer_config, model_config, document));
+}
+
+bool class_gives_token_types(const std::string& tokenizer_class, const Json& tokenizer_config,
+                             const std::string& folder) {
+  constexpr std::string_view kClasses[] = {
+      "BertTokenizer", "ConvBertTokenizer",   "DebertaTokenizer", "DebertaV2Tokenizer",
+      "FNetTokenizer", "LayoutLMv2Tokenizer", "MarkupLMTokenizer"};
+  const Json names =
+      tokenizer_config.is_object() ? tokenizer_config.value("model_input_names", Json()) : Json();
+  if (names.is_null()) return std::ranges::find(kClasses, tokenizer_class) != std::end(kClasses);
+  if (names.is_array()) return std::ranges::find(names, "token_type_ids") != names.end();
+  throw FormatError("{}/tokenizer_config.json: found model_input_names {}, expected a list", folder,
+                    names.dump(-1, ' ', /*ensure_ascii=*/true));
 }
 
 }  // namespace strata::text

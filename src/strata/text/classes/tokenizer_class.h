@@ -15,4 +15,9 @@ inline constexpr char kFileAsIs[] = "TokenizersBackend";  // tokenizer.json is u
 std::string choose_tokenizer_class(const Json& tokenizer_config, const Json& model_config,
                                    const Json& document);
 
+// Whether token_type_ids are among what the class gives to models, or what tokenizer_config.json
+// (may be null) says of that. Errors: FormatError for model_input_names that are no list.
+bool class_gives_token_types(const std::string& tokenizer_class, const Json& tokenizer_config,
+                             const std::string& folder);
+
 }  // namespace strata::text
