@@ -15,14 +15,15 @@ BASES = {"bert": BASE, "roberta": ROBERTA_BASE, "xlm-roberta": ROBERTA_BASE,
 # A family and the class of its files: heads of all of them begin anew, BERT's pooler only where the files have none.
 MODELS = {"bert": ("bert", "ForPreTraining"), "bert_mlm": ("bert", "ForMaskedLM"), "roberta": ("roberta", "ForMaskedLM"),
           "xlm_roberta": ("xlm-roberta", "ForMaskedLM"), "distilbert": ("distilbert", "ForMaskedLM"),
-          "modernbert": ("modernbert", "ForMaskedLM"), "body": ("bert", "Model"), "modernbert_body": ("modernbert", "Model")}
+          "modernbert": ("modernbert", "ForMaskedLM"), "body": ("bert", "Model"), "modernbert_body": ("modernbert", "Model"),
+          "bert_segments": ("bert", "ForPreTraining")}
 DROPS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
          "seq_classif_dropout", "embedding_dropout", "mlp_dropout")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert",
             "modernbert": "ModernBert"}
 
 
-def save_words(folder, family):
+def save_words(folder, family, gives_segments=False):
     """A tokenizer of whole words that puts each text between two tokens of its own; returns its size."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -34,9 +35,11 @@ def save_words(folder, family):
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.post_processor = processors.TemplateProcessing(
         single=f"{names[first]} $A {names[last]}", pair=f"{names[first]} $A {names[last]} $B:1 {names[last]}:1",
-        special_tokens=[(names[first], first), (names[last], last)])
+        special_tokens=[(names[first], first), (names[last], last)]) if "roberta" not in family else processors.RobertaProcessing(
+            (names[last], last), (names[first], first))
+    inputs = ["input_ids", *(["token_type_ids"] if gives_segments else []), "attention_mask"]
     PreTrainedTokenizerFast(tokenizer_object=words, pad_token=names[pad], unk_token=names[unknown], cls_token=names[first],
-                            sep_token=names[last]).save_pretrained(folder)
+                            sep_token=names[last], model_input_names=inputs).save_pretrained(folder)
     return len(vocabulary)
 
 
@@ -53,7 +56,7 @@ def save_encoder(folder, name, drops=0.0, vocab_size=None, **settings):
     import transformers
 
     family, end = MODELS[name]
-    size = save_words(folder, family)
+    size = save_words(folder, family, name.endswith("segments"))
     settings = {**BASES[family], "vocab_size": vocab_size or size, **settings}
     settings |= {key: drops for key in DROPS if key in settings or key in own_drops(family)}
     config = transformers.AutoConfig.for_model(family, **settings)

@@ -249,6 +249,18 @@ def labelled_row(kind, text):
     return {"text": text, "label": label}
 
 
+def pair_row(kind, rng, number):
+    """Two texts, as in GLUE's sets: whether the first is longer, or how many words they share."""
+    texts = [sentence(rng), sentence(rng)]
+    if number % 5 == 3:
+        texts[1] = ""
+    if number % 5 == 4:
+        texts[number % 2] = " ".join([texts[0]] * 4)
+    words = [set(text.split(" ")) for text in texts]
+    label = {"pairs": int(len(texts[0]) > len(texts[1])), "pairs_of_numbers": len(words[0] & words[1]) / 4}[kind]
+    return {"idx": number, "sentence1": texts[0], "sentence2": texts[1], "label": label}
+
+
 def make_rows(kind, count, seed=0):
     rng = random.Random(f"{kind}{seed}")
     if kind == "text":
@@ -270,6 +282,8 @@ def make_rows(kind, count, seed=0):
         return [{"prompt": [{"role": "user", "content": sentence(rng, 1, 6)}],
                  "completion": [{"role": "assistant", "content": sentence(rng, 1, 6)}], "label": rng.random() < 0.5}
                 for _ in range(count)]
+    if kind.startswith("pairs"):
+        return [pair_row(kind, rng, i) for i in range(count)]
     if kind.startswith("labelled"):
         return [labelled_row(kind, sentence(rng)) for _ in range(count)]
     rows = []

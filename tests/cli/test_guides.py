@@ -315,3 +315,29 @@ def check_t5_result(place, accuracy):
     correct = sum(text.strip() == row["label"] for text, row in zip(texts, rows))
     assert 0 < correct < len(rows), "all answers alike would prove nothing"
     assert accuracy == pytest.approx(100 * correct / len(rows))
+
+
+GLUE = r"""
+launch run_glue.py \
+  --model_name_or_path google-bert/bert-base-cased \
+  --task_name $TASK_NAME \
+  --do_train \
+  --do_eval \
+  --max_seq_length 128 \
+  --per_device_train_batch_size 32 \
+  --learning_rate 2e-5 \
+  --num_train_epochs 3 \
+  --output_dir /tmp/$TASK_NAME/
+"""
+
+
+def test_the_command_of_glue(place, inputs):
+    """Of transformers' examples, with a folder of one's own in the place of the Hub's."""
+    from transformers import AutoModelForSequenceClassification
+
+    write_rows(place / "data" / "train.jsonl", make_rows("pairs", 20))
+    words = changed(GLUE, model_name_or_path=inputs.model("plain"), task_name="MRPC", per_device_train_batch_size=8, num_train_epochs=1,
+                    output_dir="out")
+    finish(start([*words, "--dataset_name", "data"]))
+    assert step_count(place / "out") == 3
+    assert AutoModelForSequenceClassification.from_pretrained(place / "out").num_labels == 2

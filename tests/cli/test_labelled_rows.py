@@ -7,6 +7,7 @@ import pytest
 from running import base_flags, run_strata, run_strata_raw, strata
 
 GOOD = [{"text": "a good book", "label": "good"}, {"text": "a bad one", "label": "bad"}]
+PAIR = {"sentence1": "a good book", "sentence2": "a bad one", "label": 1}
 CASES = {
     "no_text": ([{"body": "x", "label": 1}], {}, 'train.jsonl:1: found no column "sentence" or "text" (columns: body, label), '
                 "expected a text to classify; name its column with --text_column_names"),
@@ -30,15 +31,32 @@ CASES = {
     "a_class_among_lists": ([{"text": "x", "label": ["a"]}, {"text": "y", "label": "a"}], {},
                             'train.jsonl:2: found "a" in "label", expected a list of labels as in '),
     "lists_without_any": ([{"text": "x", "label": []}], {}, "label_column_name: found no label in any list of the training rows"),
-    "a_pair": ([{"sentence1": "x", "sentence2": "y", "label": 1}], {}, 'train.jsonl:1: found a pair of texts in "sentence1" and '
-               '"sentence2", expected one text to classify; join them with --text_column_names sentence1,sentence2'),
+    "a_pair_without_its_second": ([PAIR, {**PAIR, "sentence2": None}], {}, 'train.jsonl:2: found nothing in "sentence2" (columns: '
+                                  "sentence1, label), expected a text to classify; name the columns of texts with --text_column_names, "
+                                  "those of a second one with --text_pair_column_names"),
+    "no_such_second_text": ([PAIR], {"text_column_names": "sentence1", "text_pair_column_names": "body"},
+                            'train.jsonl:1: found nothing in "body"'),
     "too_few_labels": (GOOD, {"num_labels": 1}, 'num_labels: found 1 for 2 labels of the data ("bad", "good"), expected as many'),
     "too_many_labels": (GOOD, {"num_labels": 3}, 'num_labels: found 3 for 2 labels of the data ("bad", "good"), expected as many'),
     "prompts": (GOOD, {"use_peft": True, "peft_type": "PROMPT_TUNING", "num_virtual_tokens": 2},
                 "peft_type: found PROMPT_TUNING with the recipe classify, expected a method that trains the new head, too"),
     "packing": (GOOD, {"packing": True}, "packing"),
     "split_rows": (GOOD, {"long_rows": "split"}, "long_rows: found split with the recipe classify, expected truncate or drop"),
-    "a_task_of_glue": (GOOD, {"task_name": "mrpc"}, 'task_name: found "mrpc", expected none'),
+    "columns_of_a_task": (GOOD, {"task_name": "mrpc"}, 'train.jsonl:1: found nothing in "sentence1" (columns: text, label)'),
+    "no_task": (GOOD, {"task_name": "squad"}, '--task_name: found "squad", expected one of cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb, wnli'),
+    "hidden_labels": ([PAIR, {**PAIR, "label": -1}], {"task_name": "rte"}, 'train.jsonl:2: found -1 in "label", which says that the '
+                      "row has no label (test sets of GLUE are such), expected one; take another split (--dataset_test_split validation)"),
+    "a_task_of_classes": ([PAIR], {"task_name": "rte", "do_regression": True}, "--do_regression: found true beside --task_name rte, "
+                          "expected false for its classes; remove it"),
+    "a_task_of_numbers": ([PAIR], {"task_name": "stsb", "do_regression": False}, "--do_regression: found false beside --task_name stsb, "
+                          "expected true for its numbers; remove it"),
+    "a_metric_of_another_task": ([PAIR, {**PAIR, "label": 2}], {"task_name": "mrpc", "eval_strategy": "steps", "splits": "train,train",
+                                                                "metric_for_best_model": "pearson"},
+                                 "metric_for_best_model: found pearson, expected accuracy or f1 or combined_score"),
+    "lists_in_a_task": ([{**PAIR, "label": [1, 2]}], {"task_name": "mrpc"}, "task_name: found lists of labels beside mrpc, expected classes"),
+    "a_column_of_seq2seq": (GOOD, {"label_column": "label"}, "--label_column: found with the recipe classify, expected label_column_name "
+                            "for the column with the label; use that name"),
+    "a_text_column_of_seq2seq": (GOOD, {"text_column": "text"}, "--text_column: found with the recipe classify, expected text_column_names"),
     "a_metric_of_numbers": (GOOD, {"eval_strategy": "steps", "metric_for_best_model": "mse", "dataset_test_split": "train"},
                             "metric_for_best_model: found mse, expected accuracy or f1"),
 }
@@ -52,7 +70,7 @@ def test_is_refused_by_name(inputs, tmp_path, name, world):
     data.mkdir()
     (data / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = run_strata_raw(base_flags(inputs.model("plain"), data, tmp_path / "out", **flags), world=world, recipe="classify")
-    assert run.returncode == (1 if expected.startswith("train.jsonl") else 2), run.stderr
+    assert run.returncode == (1 if expected.startswith(("train.jsonl", "task_name: found lists")) else 2), run.stderr
     assert expected in run.stderr, run.stderr
     assert not (tmp_path / "out" / "model.safetensors").exists()
 

@@ -1,5 +1,5 @@
 """transformers' Trainer over AutoModelForSequenceClassification on the same files and flags as a run of the program, with
-rows as run_classification.py makes them and its metrics by scikit-learn."""
+rows as run_classification.py makes them (pairs as run_glue.py), and their metrics by scikit-learn and scipy."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import tempfile
 
 import trl_reference
 
-OWN = {"max_length", "text_column_names", "text_column_delimiter", "label_column_name", "do_regression", "num_labels",
+OWN = {"max_length", "task_name", "text_column_names", "text_pair_column_names", "text_column_delimiter", "label_column_name", "do_regression", "num_labels",
        "ignore_mismatched_sizes", "long_rows"}
 
 
@@ -22,17 +22,20 @@ def labels_of(rows):
 
 
 def problem_of(rows, flags):
-    if flags.get("do_regression", isinstance(rows[0]["label"], float)):
+    if flags.get("task_name", "stsb") == "stsb" and flags.get("do_regression", isinstance(rows[0]["label"], float)):
         return "regression"
     return "multi_label_classification" if isinstance(rows[0]["label"], list) else "single_label_classification"
 
 
 def encode(rows, tokenizer, flags, problem, names):
-    columns = flags.get("text_column_names", ["text"])
+    columns = [flags.get("text_column_names", ["text"]), flags.get("text_pair_column_names", [])]
+    if "text_column_names" not in flags and "sentence1" in rows[0]:
+        columns = [["sentence1"], ["sentence2"]]
     encoded = []
     for row in rows:
-        text = flags.get("text_column_delimiter", " ").join(row[column] for column in columns)
-        one = dict(tokenizer(text, truncation=True, max_length=flags["max_length"]))
+        # Lists, as of a map over batches: an empty second text is one.
+        texts = [[flags.get("text_column_delimiter", " ").join(row[column] for column in each)] for each in columns if each]
+        one = {key: value[0] for key, value in tokenizer(*texts, truncation=True, max_length=flags["max_length"]).items()}
         if problem == "regression":
             one["labels"] = float(row["label"])
         elif problem == "single_label_classification":
@@ -43,11 +46,30 @@ def encode(rows, tokenizer, flags, problem, names):
     return encoded
 
 
-def metrics_of(problem):
+def metrics_of_task(task, values, labels):
+    """Those of the metric "glue", and run_glue.py's mean of them."""
+    from scipy.stats import pearsonr, spearmanr
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    if task == "stsb":
+        values = values.squeeze(-1)
+        result = {"pearson": pearsonr(values, labels)[0], "spearmanr": spearmanr(values, labels)[0]}
+    elif task == "cola":
+        result = {"matthews_correlation": matthews_corrcoef(labels, values.argmax(-1))}
+    else:
+        result = {"accuracy": accuracy_score(labels, values.argmax(-1))}
+        if task in ("mrpc", "qqp"):
+            result["f1"] = f1_score(labels, values.argmax(-1))
+    return {**result, **({"combined_score": sum(result.values()) / len(result)} if len(result) > 1 else {})}
+
+
+def metrics_of(problem, task=None):
     from sklearn.metrics import accuracy_score, f1_score, mean_squared_error
 
     def compute(prediction):
         values, labels = prediction.predictions, prediction.label_ids
+        if task:
+            return metrics_of_task(task, values, labels)
         if problem == "regression":
             return {"mse": mean_squared_error(labels, values.squeeze(-1))}
         if problem == "multi_label_classification":
@@ -94,7 +116,7 @@ def log_history(flags):
         settings = {k: v for k, v in flags.items()
                     if k not in trl_reference.OWN_FLAGS | trl_reference.QUANTIZATION | OWN}
         trainer = transformers.Trainer(
-            model=model, processing_class=tokenizer, compute_metrics=metrics_of(problem),
+            model=model, processing_class=tokenizer, compute_metrics=metrics_of(problem, flags.get("task_name")),
             args=transformers.TrainingArguments(output_dir=folder, use_cpu=True, report_to="none", save_strategy="no",
                                                 disable_tqdm=True, **settings),
             data_collator=transformers.DataCollatorWithPadding(tokenizer),

@@ -32,9 +32,12 @@ def flags_of(inputs, model, output, kind="labelled", train=40, **flags):
                       **{"max_steps": STEPS, "learning_rate": 5e-3, "gradient_checkpointing": False, **flags})
 
 
+FIGURES = ("accuracy", "f1", "mse", "matthews_correlation", "pearson", "spearmanr", "combined_score")
+
+
 def compare(found, expected):
     for ours, theirs, prefix, at in trl_reference.steps_beside(found, expected):
-        for key in [prefix + "loss", *(key for key in ("eval_accuracy", "eval_f1", "eval_mse") if key in theirs)]:
+        for key in [prefix + "loss", *(f"eval_{figure}" for figure in FIGURES if f"eval_{figure}" in theirs)]:
             assert math.isclose(ours[key], theirs[key], rel_tol=1e-3, abs_tol=1e-4), (key, at)
         for key in ("grad_norm", "learning_rate", "epoch"):
             if key in theirs:

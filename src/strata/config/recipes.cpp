@@ -106,22 +106,25 @@ RecipeRow reward() {
 }
 
 RecipeRow classify() {
-  return {.name = "classify",
-          .command = "classify",
-          .summary = "train a model that tells which label a text has",
-          .description =
-              "Trains a model that classifies texts: a causal language model with a head of a row "
-              "for each label\nin place of its output layer. Flags take hyphens or underscores; "
-              "those with \"classify:\" below\nare this recipe's own.\n",
-          .reads_labels = true,
-          .task_type = "SEQ_CLS",
-          .label = "text classification",
-          .script_words = {"classify", "classifier"},
-          .script_parts = {"classification", "run_glue", "nlp_example"},
-          .settings = {"max_length", "long_rows", "label_smoothing_factor", "text_column_names",
-                       "text_column_delimiter", "label_column_name", "do_regression", "num_labels",
-                       "ignore_mismatched_sizes"},
-          .figures = {"accuracy", "f1", "mse"}};
+  return {
+      .name = "classify",
+      .command = "classify",
+      .summary = "train a model that tells which label a text has",
+      .description =
+          "Trains a model that classifies texts, or pairs of texts: an encoder (BERT, RoBERTa, "
+          "XLM-RoBERTa,\nDistilBERT) or a causal language model, with a head of a row for each "
+          "label in place of what\npredicts tokens. Flags take hyphens or underscores; those "
+          "with \"classify:\" below are this\nrecipe's own.\n",
+      .reads_labels = true,
+      .task_type = "SEQ_CLS",
+      .label = "text classification",
+      .script_words = {"classify", "classifier"},
+      .script_parts = {"classification", "run_glue", "nlp_example"},
+      .settings = {"max_length", "long_rows", "label_smoothing_factor", "task_name",
+                   "text_column_names", "text_pair_column_names", "text_column_delimiter",
+                   "label_column_name", "do_regression", "num_labels", "ignore_mismatched_sizes"},
+      .figures = {"accuracy", "f1", "mse", "matthews_correlation", "pearson", "spearmanr",
+                  "combined_score"}};
 }
 
 }  // namespace

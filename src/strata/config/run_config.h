@@ -152,9 +152,12 @@ enum class LabelProblem : uint8_t {
   kNumbers,  // a number
 };
 
-// Of the recipe classify. Names and meaning of transformers' run_classification.py.
+// Of the recipe classify. Names and meaning of transformers' run_classification.py and run_glue.py.
 struct ClassifyConfig {
-  std::vector<std::string> text_column_names;  // joined; empty: the first of "sentence", "text"
+  std::string task_name;  // of GLUE (glue_tasks.h); empty: none
+  // Joined; empty: the first of "sentence", "text", or a pair's columns that run_glue.py knows.
+  std::vector<std::string> text_column_names;
+  std::vector<std::string> text_pair_column_names;  // joined to the second of two texts
   std::string text_column_delimiter = " ";
   std::string label_column_name;      // empty: the first of "label", "labels"
   std::optional<bool> do_regression;  // default: where the first label is no whole number

@@ -6,14 +6,11 @@
 #include <utility>
 
 #include "strata/base/error.h"
+#include "strata/config/recipe_defaults.h"
 #include "strata/config/translate_kwargs.h"
 
 namespace strata::config {
 namespace {
-
-Origin implied_by(const Given& given) {
-  return {Rank::kImplied, "implied by " + given.origin.source};
-}
 
 // For a value that stands for another setting's: file lines say which key they have.
 Origin origin_of(const Given& given) {
@@ -260,105 +257,6 @@ void translate_lora(Merge& merge) {
   }
 }
 
-// Defaults that a recipe brings: they count where nobody gave another value.
-class RecipeDefaults {
- public:
-  RecipeDefaults(Merge& merge, const Given& recipe)
-      : merge_(merge), recipe_(recipe), brings_lora_(!is_given("use_peft_lora")) {}
-
-  // The constants of peft_lora_seq2seq_accelerate_fsdp.py.
-  void imply_peft_script() {
-    if (!is_given("config_name")) imply("model_name_or_path", "t5-base");
-    if (!is_given("dataset_name") && !is_given("train_file")) {
-      const std::string folder = "temp/data/FinancialPhraseBank-v1.0/financial_phrase_bank_";
-      imply("train_file", folder + "train.jsonl");
-      imply("validation_file", folder + "val.jsonl");
-    }
-    if (!is_given("source_lang")) {
-      imply("text_column", "sentence");
-      imply("summary_column", "label");
-    }
-    for (const auto& [name, text] : {std::pair{"max_source_length", "64"},
-                                     {"max_target_length", "2"},
-                                     {"learning_rate", "1e-3"},
-                                     {"weight_decay", "0.01"},
-                                     {"max_grad_norm", "0"},
-                                     {"num_train_epochs", "1"},
-                                     {"eval_strategy", "epoch"},
-                                     {"save_strategy", "no"},
-                                     {"predict_with_generate", "true"}}) {
-      imply(name, text);
-    }
-    if (brings_lora_) {
-      imply("use_peft", "true");
-      imply_lora("32", "0.1");
-    }
-    std::string model = merge_.text("model_name_or_path", "model");
-    while (model.ends_with('/')) model.pop_back();
-    imply("output_dir", model.substr(model.rfind('/') + 1) + "_LORA_SEQ_2_SEQ_LM");
-  }
-
-  // DPOConfig's.
-  void imply_dpo() { imply("learning_rate", "1e-6"); }
-
-  // KTOConfig's.
-  void imply_kto() {
-    imply("learning_rate", "1e-6");
-    imply("train_sampling_strategy", "sequential");
-  }
-
-  // RewardConfig's; its max_length leaves longer pairs out.
-  void imply_reward() {
-    imply("learning_rate", "1e-4");
-    imply("long_rows", "drop");
-  }
-
-  // run_classification.py's; the rest is Trainer's.
-  void imply_classify() {
-    imply("max_length", "128");
-    imply_trainer();
-  }
-
-  // Those of Seq2SeqTrainingArguments and LoraConfig.
-  void imply_trainer() {
-    if (brings_lora_ && merge_.text("use_peft") == "true") imply_lora("8", "0");
-    for (const auto& [name, text] : {std::pair{"learning_rate", "5e-5"},
-                                     {"bf16", "false"},
-                                     {"gradient_checkpointing", "false"},
-                                     {"splits", "train,validation,test"}}) {
-      imply(name, text);
-    }
-  }
-
- private:
-  bool is_given(const char* name) const { return merge_.find(name) != nullptr; }
-  void imply(const std::string& name, const std::string& text) {
-    if (merge_.find(name) == nullptr) merge_.add(make_given(name, text, implied_by(recipe_)));
-  }
-  void imply_lora(const std::string& alpha, const std::string& dropout) {
-    imply("lora_r", "8");
-    imply("lora_alpha", alpha);
-    imply("lora_dropout", dropout);
-  }
-
-  Merge& merge_;
-  const Given recipe_;
-  const bool brings_lora_;
-};
-
-void translate_recipe(Merge& merge) {
-  const Given* recipe = merge.find("recipe");
-  const std::string name = merge.text("recipe", "sft");
-  if (name == "sft") return;
-  RecipeDefaults defaults(merge, *recipe);
-  if (name == "dpo") return defaults.imply_dpo();
-  if (name == "kto") return defaults.imply_kto();
-  if (name == "reward") return defaults.imply_reward();
-  if (name == "classify") return defaults.imply_classify();
-  if (name == "peft_lora_seq2seq") defaults.imply_peft_script();
-  defaults.imply_trainer();
-}
-
 }  // namespace
 
 const Given* given_sharers(const Merge& merge) {
@@ -388,7 +286,7 @@ void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_block_size(merge);
   translate_splits(merge);
   translate_lora(merge);
-  translate_recipe(merge);
+  imply_recipe_defaults(merge);
 }
 
 }  // namespace strata::config

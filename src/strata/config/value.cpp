@@ -229,6 +229,10 @@ void expand_home(const std::string& home, Given& given) {
   for (std::string& item : given.value.items) expand_home(home, item);
 }
 
+Origin implied_by(const Given& given) {
+  return {Rank::kImplied, "implied by " + given.origin.source};
+}
+
 Given make_given(const std::string& name, const std::string& text, Origin origin) {
   return {&get_setting(name), {.items = {text}}, std::move(origin)};
 }

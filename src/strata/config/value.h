@@ -34,6 +34,9 @@ struct Given {
 // Where the value comes from, for messages: a line of a file with the setting's name.
 std::string named_source(const Given& given);
 
+// That of a value which another setting brings along.
+Origin implied_by(const Given& given);
+
 Given make_given(const std::string& name, const std::string& text, Origin origin);
 
 // The home folder for a leading ~ of a path. A shell does it for words of their own, but not for

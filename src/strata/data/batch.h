@@ -23,7 +23,8 @@ struct Example {
   std::vector<int32_t> labels;
   std::vector<int32_t> lengths;
   Rating rating = Rating::kNone;
-  // Of a pair of texts for an encoder: the first token of the second; 0: there is none.
+  // Of a pair of texts: the first token of the second's segment, where the tokenizer gives segments
+  // to models; 0: all are of the first.
   int32_t second_text = 0;
   // What is to be told of a labelled row: the numbers of its labels among those of the set
   // (DatasetStats::labels), or numbers.

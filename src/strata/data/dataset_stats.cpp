@@ -109,6 +109,7 @@ Json to_json(const DatasetStats& stats) {
           {"longest_rows", std::move(longest_rows)},
           {"label_kind", static_cast<int>(stats.label_kind)},
           {"labels", std::move(labels)},
+          {"class_names", stats.class_names},
           {"hidden_texts", named_texts_to_json(stats.hidden_texts)},
           {"printed_parts", named_texts_to_json(stats.printed_parts)},
           {"missing_answers", named_texts_to_json(stats.missing_answers)},
@@ -143,6 +144,7 @@ DatasetStats stats_from_json(const Json& json) {
                             .count = label.at("count").get<int64_t>(),
                             .first = label.at("first").get<std::string>()});
   }
+  stats.class_names = json.at("class_names").get<std::vector<std::string>>();
   stats.hidden_texts = named_texts_from_json(json.at("hidden_texts"));
   stats.printed_parts = named_texts_from_json(json.at("printed_parts"));
   stats.missing_answers = named_texts_from_json(json.at("missing_answers"));

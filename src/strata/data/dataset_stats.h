@@ -74,6 +74,8 @@ struct DatasetStats {
   // Of labelled rows: what their labels are, and those by name in the order in which they came.
   LabelKind label_kind = LabelKind::kNone;
   std::vector<SeenLabel> labels = {};
+  // The names of all classes in the order of their numbers, where the first row's file has them.
+  std::vector<std::string> class_names = {};
 
   std::vector<std::string> files = {};  // that the rows are of, each once, in the order of reading
 

@@ -165,6 +165,7 @@ class Preparation::Steps {
       }
       first_row_ = row.where();
       stats_.label_kind = format_.label;
+      if (const auto* names = class_names_in(row, format_)) stats_.class_names = *names;
       row_tokenizer_.emplace(tokenizer_, template_, options_, format_, first_row_);
       pool_.emplace([this](const Row& r, RowOutcome& outcome) { tokenize(r, outcome); },
                     options_.threads);

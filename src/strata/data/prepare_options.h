@@ -59,8 +59,8 @@ struct PrepareOptions {
   // (rated_rows.h). Documents are cut to max_length (at least 2) at their ends; long_rows "drop"
   // leaves longer ones out. Never packed, never split.
   std::optional<RatedOptions> rated = {};
-  // Rows are texts with labels (rows/labelled_row.h), of one document each, cut to max_length with
-  // the tokens that the tokenizer adds at its ends. Never packed, never split.
+  // Rows are texts, or pairs, with labels (rows/labelled_row.h), of one document each, cut to
+  // max_length with the tokens that the tokenizer adds at its ends. Never packed, never split.
   std::optional<LabelledOptions> labelled = {};
 };
 

@@ -4,12 +4,15 @@
 #include <charconv>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/config/derived.h"
+#include "strata/config/glue_tasks.h"
+#include "strata/config/recipes.h"
 #include "strata/train/setup/model_config.h"
 
 namespace strata::train {
@@ -87,24 +90,23 @@ void require_one_kind(const Datasets& datasets) {
       describe(eval), describe(train));
 }
 
+void require_kind_of_task(const config::ClassifyConfig& settings) {
+  if (settings.task_name.empty() || settings.problem != LabelProblem::kLabels) return;
+  throw FormatError("task_name: found lists of labels beside {}, expected classes; remove it",
+                    settings.task_name);
+}
+
 // What an evaluation of such labels gives beside its loss.
 void require_metric(const config::RunConfig& config) {
   const std::string metric = config::best_metric(config);
-  const bool is_of_numbers = metric == "eval_mse";
-  const bool is_of_classes = metric == "eval_accuracy";
-  const bool is_of_any = is_of_classes || metric == "eval_f1";
-  const LabelProblem problem = config.classify.problem;
-  const bool fits = problem == LabelProblem::kNumbers  ? !is_of_any
-                    : problem == LabelProblem::kLabels ? !is_of_numbers && !is_of_classes
-                                                       : !is_of_numbers;
-  if (fits) return;
+  const auto is_it = [&](std::string_view name) { return metric == fmt::format("eval_{}", name); };
+  const std::vector<std::string_view> given = config::label_figures_of(config.classify);
+  const bool is_figure = std::ranges::any_of(config::recipe_of(config).figures, is_it);
+  if (!is_figure || std::ranges::any_of(given, is_it)) return;
   throw ConfigError(
       "metric_for_best_model: found {}, expected {}, which evaluations of such labels give; change "
       "it",
-      config.train.metric_for_best_model,
-      problem == LabelProblem::kNumbers  ? "mse"
-      : problem == LabelProblem::kLabels ? "f1"
-                                         : "accuracy or f1");
+      config.train.metric_for_best_model, fmt::join(given, " or "));
 }
 
 // Which losses have a smoothed form is not known before the labels are.
@@ -132,6 +134,22 @@ std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::st
         "teaches it, and the head tells it all the same",
         label.name, counted(label.count, "row"), label.first));
   }
+  return names;
+}
+
+// Those that the files of both sets have names for, in the order of their numbers, then all others.
+std::vector<std::string> in_order(const Datasets& datasets, std::vector<std::string> found) {
+  sort_names(found);
+  std::vector<std::string> names;
+  std::unordered_set<std::string> known;
+  const auto add = [&](const std::vector<std::string>& others) {
+    for (const std::string& name : others) {
+      if (known.insert(name).second) names.push_back(name);
+    }
+  };
+  add(datasets.train.stats().class_names);
+  if (datasets.eval) add(datasets.eval->stats().class_names);
+  add(found);
   return names;
 }
 
@@ -167,7 +185,6 @@ std::vector<std::string> filled(std::vector<std::string> names, int64_t count) {
 std::vector<std::string> names_for(const config::ClassifyConfig& settings,
                                    std::vector<std::string> found,
                                    const std::vector<std::string>& own) {
-  sort_names(found);
   const auto count = static_cast<int64_t>(own.size());
   const bool is_wanted = settings.num_labels.value_or(count) == count;
   if (count > 1 && is_wanted && holds_all(own, found)) return own;
@@ -218,6 +235,7 @@ void settle_labels(const Datasets& datasets, const Json& model_config, config::R
   config::ClassifyConfig& settings = config.classify;
   require_one_kind(datasets);
   settings.problem = problem_of_rows(datasets.train.stats().label_kind);
+  require_kind_of_task(settings);
   require_metric(config);
   require_classes_to_smooth(config);
   const std::vector<std::string> own = models::label_names(model_config);
@@ -230,7 +248,7 @@ void settle_labels(const Datasets& datasets, const Json& model_config, config::R
     require_labels_of_adapter(config, own);
     return;
   }
-  std::vector<std::string> found = labels_in(datasets, notes);
+  std::vector<std::string> found = in_order(datasets, labels_in(datasets, notes));
   require_several(config, datasets);
   settings.label_names = names_for(settings, std::move(found), own);
   require_labels_of_adapter(config, own);

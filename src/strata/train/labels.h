@@ -18,12 +18,13 @@ namespace strata::train {
 Json config_with_labels(const config::ModelConfig& model);
 
 // Fills what the data say in config.classify: the names of config_with_labels() where they hold all
-// labels of the rows (and are num_labels); else those of the rows, whole numbers by their value,
-// others in the order of their characters. Labels that only rows of the evaluation have come along
-// with a warning in `notes`, and so do rows of a head that stand for other names from now on.
-// ConfigError for training rows of one label, for numbers beside classes, for a metric or smoothing
-// that such labels do not have, where num_labels does not fit, and for a continued adapter of
-// another number of labels; FormatError for sets of two kinds.
+// labels of the rows (and are num_labels); else those that the rows' files have names for, in their
+// order, then others of the rows, whole numbers by their value, texts in the order of their
+// characters. Labels that only rows of the evaluation have come along with a warning in `notes`,
+// and so do rows of a head that stand for other names from now on. ConfigError for training rows of
+// one label, for numbers beside classes, for a metric or smoothing that such labels do not have,
+// where num_labels does not fit, and for a continued adapter of another number of labels;
+// FormatError for sets of two kinds.
 void settle_labels(const Datasets& datasets, const Json& model_config, config::RunConfig& config,
                    std::vector<std::string>& notes);
 

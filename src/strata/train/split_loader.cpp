@@ -128,10 +128,13 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
             config::estimates_divergence(config) ? config.train.per_device_train_batch_size : 0};
   }
   if (config::recipe_of(config).reads_labels) {
-    options.labelled = data::LabelledOptions{.text_columns = config.classify.text_column_names,
-                                             .delimiter = config.classify.text_column_delimiter,
-                                             .label_column = config.classify.label_column_name,
-                                             .are_numbers = config.classify.do_regression};
+    const config::ClassifyConfig& classify = config.classify;
+    options.labelled = data::LabelledOptions{.text_columns = classify.text_column_names,
+                                             .pair_columns = classify.text_pair_column_names,
+                                             .delimiter = classify.text_column_delimiter,
+                                             .label_column = classify.label_column_name,
+                                             .are_numbers = classify.do_regression,
+                                             .hides_labels = !classify.task_name.empty()};
   }
   if (config::recipe_of(config).has_encoder) {
     options.pairs = data::PairOptions{.text_column = config.data.text_column,

@@ -28,7 +28,8 @@ const std::map<Resume, const char*> kExpected = {
      "dataloader_drop_last train_sampling_strategy beta loss_type loss_weights label_smoothing "
      "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha disable_dropout "
      "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient "
-     "text_column_names text_column_delimiter label_column_name do_regression "
+     "task_name text_column_names text_pair_column_names text_column_delimiter label_column_name "
+     "do_regression "
      "ignore_mismatched_sizes"},
     {Resume::kBoth,
      "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_blocksize "

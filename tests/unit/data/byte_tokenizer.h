@@ -1,5 +1,6 @@
 // A tokenizer of one token per byte: ids 0 to 255 are bytes, then <s> (256), </s>, <|u|>, <|a|>,
-// <|e|>. encode() puts <s> in front. Small enough to read expected ids off a text.
+// <|e|>. encode() puts <s> in front, of each text of a pair. Small enough to read expected ids off
+// a text.
 #pragma once
 
 #include <memory>
@@ -51,15 +52,15 @@ inline std::unique_ptr<text::Tokenizer> make_byte_tokenizer(const testing::Tempo
                            {"add_prefix_space", false},
                            {"trim_offsets", false},
                            {"use_regex", true}};
-  const auto piece = [](const char* kind, const char* name) {
-    return Json{{kind, {{"id", name}, {"type_id", 0}}}};
+  const auto piece = [](const char* kind, const char* name, int type = 0) {
+    return Json{{kind, {{"id", name}, {"type_id", type}}}};
   };
   const Json bos = {{"id", "<s>"}, {"ids", Json::array({kBos})}, {"tokens", Json::array({"<s>"})}};
   const Json post = {
       {"type", "TemplateProcessing"},
       {"single", Json::array({piece("SpecialToken", "<s>"), piece("Sequence", "A")})},
-      {"pair",
-       Json::array({piece("SpecialToken", "<s>"), piece("Sequence", "A"), piece("Sequence", "B")})},
+      {"pair", Json::array({piece("SpecialToken", "<s>"), piece("Sequence", "A"),
+                            piece("SpecialToken", "<s>"), piece("Sequence", "B", 1)})},
       {"special_tokens", {{"<s>", bos}}}};
   const Json model = {{"type", "BPE"},
                       {"dropout", nullptr},

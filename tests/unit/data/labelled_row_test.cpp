@@ -98,8 +98,112 @@ TEST_F(LabelledRowTest, WhatIsNoLabelIsNamed) {
   EXPECT_THAT(error_of<FormatError>({line("a", "0.5")}), HasSubstr("add --do_regression"));
   EXPECT_THAT(error_of<FormatError>({line("a", {"x"}), line("b", "x")}),
               HasSubstr("expected a list of labels"));
-  EXPECT_THAT(error_of<FormatError>({R"({"premise": "a", "hypothesis": "b", "label": 1})"}),
-              HasSubstr("--text_column_names premise,hypothesis"));
+  options_.labelled->hides_labels = true;
+  for (const Json& label : {Json(-1), Json(-1.0), Json("-1")}) {
+    EXPECT_THAT(
+        error_of<FormatError>({line("a", 1), line("b", label)}),
+        HasSubstr("f.jsonl:2: found -1 in \"label\", which says that the row has no label"));
+  }
+}
+
+TEST_F(LabelledRowTest, APairIsATextBehindAnother) {
+  const auto pair = [](const char* first, const char* second) {
+    return Json{{first, "ab"}, {second, "c"}, {"label", 1}}.dump();
+  };
+  for (const auto& [first, second] : {std::pair{"sentence1", "sentence2"},
+                                      {"question1", "question2"},
+                                      {"premise", "hypothesis"},
+                                      {"question", "sentence"}}) {
+    const Dataset found = prepare_lines({pair(first, second)});
+    EXPECT_EQ(text_of(found.rows[0]), "<s>ab<s>c");
+    EXPECT_EQ(found.rows[0].second_text, 0);  // this tokenizer gives models no segments
+    EXPECT_TRUE(found.unused_columns.empty());
+  }
+  options_.labelled->text_columns = {"a"};
+  options_.labelled->pair_columns = {"b", "a"};
+  EXPECT_EQ(text_of(prepare_lines({pair("a", "b")}).rows[0]), "<s>ab<s>c ab");
+  EXPECT_THAT(error_of<FormatError>({pair("a", "d")}),
+              HasSubstr("f.jsonl:1: found nothing in \"b\""));
+  options_.labelled =
+      LabelledOptions{.text_columns = {"premise"}, .label_column = "", .are_numbers = {}};
+  EXPECT_EQ(text_of(prepare_lines({pair("premise", "hypothesis")}).rows[0]), "<s>ab");
+}
+
+TEST_F(LabelledRowTest, TheLongerOfAPairGivesWay) {
+  options_.max_length = 6;
+  const auto cut = [&](const char* first, const char* second) {
+    return text_of(
+        prepare_lines({Json{{"sentence1", first}, {"sentence2", second}, {"label", 1}}.dump()})
+            .rows[0]);
+  };
+  EXPECT_EQ(cut("abcdef", "x"), "<s>abc<s>x");
+  EXPECT_EQ(cut("a", "uvwxyz"), "<s>a<s>uvw");
+  EXPECT_EQ(cut("abcdef", "uvwxyz"), "<s>ab<s>uv");
+  EXPECT_EQ(cut("abcdef", ""), "<s>abcd<s>");
+  options_.max_length = 2;
+  EXPECT_THAT(
+      testing::message_of<ConfigError>([&] { cut("a", "b"); }),
+      HasSubstr("max_length: found 2, expected more than the 2 tokens that the tokenizer adds "
+                "to a pair"));
+}
+
+TEST_F(LabelledRowTest, SegmentsAreThoseThatTheTokenizerGives) {
+  const testing::TemporaryFolder folder;
+  make_byte_tokenizer(folder);
+  folder.put(
+      "tokenizer_config.json",
+      R"({"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["token_type_ids"]})");
+  const auto typed = text::Tokenizer::load(folder.path());
+  const auto made = [&](const std::string& line) {
+    return prepare(rows_of({line}), *typed, &marked_, options_).rows.at(0);
+  };
+  const Example pair = made(R"({"sentence1": "ab", "sentence2": "c", "label": 1})");
+  EXPECT_EQ(pair.second_text, 4);  // behind <s>ab<s>
+  EXPECT_EQ(pair.ids.size(), 5u);
+  EXPECT_EQ(made(R"({"sentence1": "ab", "sentence2": "", "label": 1})").second_text, 0);
+  EXPECT_EQ(made(R"({"text": "ab", "label": 1})").second_text, 0);
+}
+
+class NamedNumbersTest : public LabelledRowTest {
+ protected:
+  Dataset made(const char* column, const std::vector<Json>& labels) const {
+    std::vector<Row> rows;
+    for (const Json& label : labels) {
+      rows.push_back({.fields = {{"text", "a"}, {column, label}},
+                      .file = std::make_shared<const std::string>("f.parquet"),
+                      .line = static_cast<int64_t>(rows.size()) + 1,
+                      .class_names = names_});
+    }
+    return prepare(rows, *tokenizer_, &marked_, options_);
+  }
+
+  std::shared_ptr<const ClassNames> names_ = std::make_shared<const ClassNames>(
+      ClassNames{{"label", {"no", "yes", "perhaps"}}, {"labels", {"p", "q"}}});
+};
+
+TEST_F(NamedNumbersTest, AreThoseOfTheFileInItsOrder) {
+  const Dataset found = made("label", {1, 0});
+  EXPECT_THAT(names_of(found), ElementsAre("yes", "no"));
+  EXPECT_THAT(found.class_names, ElementsAre("no", "yes", "perhaps"));
+  EXPECT_EQ(stats_from_json(to_json(found)).class_names, found.class_names);
+  EXPECT_THAT(names_of(made("labels", {Json::array({1, 0})})), ElementsAre("q", "p"));
+}
+
+TEST_F(NamedNumbersTest, WithoutANameAreErrors) {
+  const auto error_of_label = [&](const Json& label) {
+    return testing::message_of<FormatError>([&] { made("label", {label}); });
+  };
+  EXPECT_THAT(
+      error_of_label(-1),
+      HasSubstr("f.parquet:1: found -1 in \"label\", which says that the row has no label"));
+  EXPECT_THAT(error_of_label(3), HasSubstr("f.parquet:1: found 3 in \"label\", expected 0 to 2"));
+}
+
+TEST_F(NamedNumbersTest, AreNumbersWhereTheyAreToBeTold) {
+  options_.labelled->are_numbers = true;
+  const Dataset numbers = made("label", {2});
+  EXPECT_TRUE(numbers.class_names.empty());
+  EXPECT_THAT(numbers.rows[0].row_targets, ElementsAre(2));
 }
 
 TEST_F(LabelledRowTest, AFileGivesThemBack) {

@@ -10,6 +10,7 @@
 #include "strata/config/checks/rated_checks.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/field_text.h"
+#include "strata/config/glue_tasks.h"
 #include "strata/config/recipes.h"
 
 namespace strata::config {
@@ -48,6 +49,7 @@ class RecipeRules : Rules {
         if (found == nullptr || has(recipe_, name) || !looked_at.insert(name).second) continue;
         if (is_plain(*found)) continue;
         if (recipe_.command == "sft") require_own_value(*found);
+        if (recipe_.reads_labels) refuse_other_columns(*found);
         throw ConfigError(
             "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}{}",
             named_source(*found), recipe_.command, other.command, in_a_file(*found, other.command));
@@ -71,6 +73,17 @@ class RecipeRules : Rules {
         name == "loss_type"
             ? ", or run strata dpo or kto, whose losses are of answers" + in_a_file(found, "dpo")
             : "");
+  }
+
+  // Names of columns that another recipe has: "label_column" is its target.
+  static void refuse_other_columns(const Given& found) {
+    const std::string_view name = found.setting->name;
+    if (name != "text_column" && name != "summary_column") return;
+    const bool is_text = name == "text_column";
+    throw ConfigError(
+        "{}: found with the recipe classify, expected {} for the column with {}; use that name",
+        named_source(found), is_text ? "text_column_names" : "label_column_name",
+        is_text ? "the text" : "the label");
   }
 
   // Whether the value is the one that holds where nobody gives the setting.
@@ -123,6 +136,12 @@ class RecipeRules : Rules {
           source("long_rows"));
     }
     const bool is_number = classify.do_regression.value_or(false);
+    const GlueTask* task = find_glue_task(classify.task_name);
+    if (task != nullptr && classify.do_regression && task->tells_number != is_number) {
+      throw ConfigError("{}: found {} beside {} {}, expected {} for its {}; remove it",
+                        source("do_regression"), is_number, source("task_name"), task->name,
+                        !is_number, is_number ? "classes" : "numbers");
+    }
     if (is_number && classify.num_labels.value_or(1) != 1) {
       throw ConfigError("{}: found {} beside {} true, expected 1 number a text; remove it",
                         source("num_labels"), *classify.num_labels, source("do_regression"));

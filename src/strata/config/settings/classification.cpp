@@ -6,12 +6,26 @@ namespace strata::config {
 std::vector<Setting> classification_settings() {
   return with_group(
       "classification", "run_classification.py",
-      {{.name = "text_column_names",
+      {{.name = "task_name",
+        .field = STRATA_FIELD(classify.task_name),
+        .resume = Resume::kTraining,
+        .choices = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"},
+        .help = "classify: a task of GLUE, which names the columns and says what labels are and "
+                "which figures evaluations give; without dataset_name the set is nyu-mll/glue",
+        .peer = "run_glue.py"},
+       {.name = "text_column_names",
         .aliases = {"text_column_name"},
         .field = STRATA_FIELD(classify.text_column_names),
         .resume = Resume::kTraining,
         .help = "classify: columns whose texts are joined to the one that is classified; default: "
-                "sentence, or text where that is not there"},
+                "a pair of GLUE's columns, else sentence, or text where that is not there"},
+       {.name = "text_pair_column_names",
+        .aliases = {"text_pair_column_name"},
+        .field = STRATA_FIELD(classify.text_pair_column_names),
+        .resume = Resume::kTraining,
+        .help = "classify: columns of a second text, which the tokenizer's template of pairs puts "
+                "behind the first; default: that of a pair of GLUE's columns",
+        .peer = "Strata"},
        {.name = "text_column_delimiter",
         .field = STRATA_FIELD(classify.text_column_delimiter),
         .resume = Resume::kTraining,

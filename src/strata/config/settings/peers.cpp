@@ -217,15 +217,11 @@ std::vector<Known> classification() {
   return {
       {"metric_name",
        {"none", "accuracy", "f1", "mse"},
-       "evaluations give accuracy and f1, of numbers mse"},
+       "evaluations give accuracy and f1, of numbers mse; those of GLUE follow from task_name"},
       {"shuffle_train_dataset", {"false", "*"}, "every epoch has an order of its own", true},
       {"shuffle_seed", {"42", "*"}, "the order of rows follows from seed"},
       {"remove_splits", {"none", "*"}, "splits names those that are read"},
       {"remove_columns", {"none", "*"}, "only known columns are read"},
-      {"task_name",
-       {"none"},
-       "name the data: --dataset_name nyu-mll/glue --dataset_config TASK --text_column_names "
-       "COLUMN"},
   };
 }
 

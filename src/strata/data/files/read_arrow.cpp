@@ -10,6 +10,7 @@
 #include <arrow/record_batch.h>
 #include <arrow/table.h>
 #include <arrow/type.h>
+#include <arrow/util/key_value_metadata.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
@@ -19,6 +20,7 @@
 
 #include "strata/base/error.h"
 #include "strata/data/files/arrow_values.h"
+#include "strata/data/files/class_names.h"
 #include "strata/data/files/row_collector.h"
 #include "strata/text/utf8.h"
 
@@ -148,6 +150,12 @@ class BatchReader {
   int64_t line_ = 0;
 };
 
+// `metadata` may be null.
+ClassNames classes_in(const std::shared_ptr<const arrow::KeyValueMetadata>& metadata) {
+  const int at = metadata ? metadata->FindKey("huggingface") : -1;
+  return at < 0 ? ClassNames{} : read_class_names(metadata->value(at));
+}
+
 // The file's bytes, which must outlive what is made of it.
 std::shared_ptr<arrow::io::BufferReader> open_mapped(std::span<const std::byte> bytes) {
   return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
@@ -199,6 +207,7 @@ void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
     require(builder.Open(open_mapped(bytes), page_properties()), name);
     const auto reader = take(builder.properties(reader_properties())->Build(), name);
     const auto metadata = reader->parquet_reader()->metadata();
+    rows.name_classes(classes_in(metadata->key_value_metadata()));
     BatchReader batches(rows);
     size_t position = 0;
     for (int i = 0; i < reader->num_row_groups() && rows.wants_more(); ++i) {
@@ -227,10 +236,12 @@ void read_arrow_batches(std::span<const std::byte> bytes, RowCollector& rows) {
   const auto source = open_mapped(bytes);
   if (!text.starts_with("ARROW1")) {
     const auto reader = take(arrow::ipc::RecordBatchStreamReader::Open(source), name);
+    rows.name_classes(classes_in(reader->schema()->metadata()));
     batches.read_all(*reader, size,
                      [&] { return static_cast<size_t>(take(source->Tell(), name)); });
   } else {
     const auto reader = take(arrow::ipc::RecordBatchFileReader::Open(source), name);
+    rows.name_classes(classes_in(reader->schema()->metadata()));
     const auto count = static_cast<size_t>(reader->num_record_batches());
     for (size_t i = 0; i < count && rows.wants_more(); ++i) {
       rows.move_to(size / count * i, size);  // batches are of about one size

@@ -29,6 +29,7 @@ size_t text_size(const Json& value) {
 void RowCollector::begin_file(const std::filesystem::path& path, std::pair<double, double> part) {
   file_ = std::make_shared<const std::string>(path.string());
   file_part_ = part;
+  class_names_.reset();
   mapped_.reset();
   position_ = forgotten_ = 0;
   batch_.part = part.first;
@@ -55,9 +56,17 @@ void RowCollector::add(Json fields, int64_t line, int64_t number) {
   if (!wants_more_) return;
   if (++num_rows_ <= first_) return;
   batch_bytes_ += text_size(fields);
-  batch_.rows.push_back(
-      {.fields = std::move(fields), .file = file_, .line = line, .number = number});
+  batch_.rows.push_back({.fields = std::move(fields),
+                         .file = file_,
+                         .line = line,
+                         .number = number,
+                         .class_names = class_names_});
   if (batch_.rows.size() >= kBatchRows || batch_bytes_ >= kBatchBytes) flush();
+}
+
+void RowCollector::name_classes(ClassNames names) {
+  if (names.empty()) return class_names_.reset();
+  class_names_ = std::make_shared<const ClassNames>(std::move(names));
 }
 
 void RowCollector::refuse(const std::string& message) {

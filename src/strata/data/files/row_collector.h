@@ -37,6 +37,8 @@ class RowCollector {
   void add(Json fields, int64_t line, int64_t number = 0);
   // A row that cannot be read: throws FormatError(message), or counts it.
   void refuse(const std::string& message);
+  // Those of the rows to come, until the next begin_file.
+  void name_classes(ClassNames names);
   // Rows without a column that the file has.
   void leave_out(const std::string& column, int64_t rows) { left_out_[column] += rows; }
   // The reader is at byte `at` of the file's `size`.
@@ -63,6 +65,7 @@ class RowCollector {
   int64_t first_;
   bool wants_more_ = true;
   std::shared_ptr<const std::string> file_;
+  std::shared_ptr<const ClassNames> class_names_;
   std::pair<double, double> file_part_;
   std::optional<MappedFile> mapped_;
   size_t position_ = 0, forgotten_ = 0;  // bytes of the file

@@ -136,6 +136,28 @@ void rename_columns(const LoadOptions& options, Row& row,
   }
 }
 
+// The names of classes go with their columns. Rows of a file share them.
+class RenamedClasses {
+ public:
+  void rename(const LoadOptions& options, Row& row) {
+    if (!row.class_names) return;
+    if (row.class_names != from_) {
+      from_ = row.class_names;
+      ClassNames names = *from_;
+      for (const auto& [wanted, name] : options.columns) names.erase(name);
+      for (const auto& [wanted, name] : options.columns) {
+        names.erase(wanted);
+        if (const auto it = from_->find(name); it != from_->end()) names[wanted] = it->second;
+      }
+      to_ = std::make_shared<const ClassNames>(std::move(names));
+    }
+    row.class_names = to_;
+  }
+
+ private:
+  std::shared_ptr<const ClassNames> from_, to_;
+};
+
 // The files' shares of all bytes, cumulated: the place of file i is from [i] to [i + 1].
 std::vector<double> places_of(const std::vector<fs::path>& files) {
   std::vector<double> places = {0.0};
@@ -156,10 +178,14 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
   ReadResult result{.files = find_split_files(file_or_folder, split, options.configuration),
                     .bad_rows = {}};
   bool is_first = true;
+  RenamedClasses classes;
   const TakeRows take_renamed = [&](RowBatch batch) {
     if (std::exchange(is_first, false)) require_columns(batch.rows.front(), options);
     if (!options.columns.empty()) {
-      for (Row& row : batch.rows) rename_columns(options, row, result.left_out);
+      for (Row& row : batch.rows) {
+        rename_columns(options, row, result.left_out);
+        classes.rename(options, row);
+      }
     }
     return take(std::move(batch));
   };

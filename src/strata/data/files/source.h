@@ -24,12 +24,16 @@ struct RowPlace {
   std::string text() const;
 };
 
+// Columns of numbers that stand for classes, and of each the classes' names: number i is name i.
+using ClassNames = std::map<std::string, std::vector<std::string>>;
+
 // One row as it stands in its file.
 struct Row {
   Json fields;                              // always an object
   std::shared_ptr<const std::string> file;  // shared by the rows of a file; null: not from a file
   int64_t line = 0;    // from 1: where the row begins; in parquet and arrow files the row's number
   int64_t number = 0;  // from 1, of a row that shares its line with others of a JSON array, else 0
+  std::shared_ptr<const ClassNames> class_names = {};  // that the file has; null: none
 
   // "train.jsonl:17", how messages name the row; "train.json:1 (row 17)" with a number.
   std::string where() const;

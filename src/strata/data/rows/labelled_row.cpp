@@ -32,17 +32,21 @@ constexpr std::pair<const char*, const char*> kPairs[] = {{"sentence1", "sentenc
                                                           {"premise", "hypothesis"},
                                                           {"question", "sentence"}};
 
-std::vector<std::string> text_columns_of(const Row& row, const LabelledOptions& options) {
-  if (!options.text_columns.empty()) return options.text_columns;
-  for (const auto& [first, second] : kPairs) {
-    if (row.find(first) == nullptr || row.find(second) == nullptr) continue;
-    throw FormatError(
-        "{}: found a pair of texts in \"{}\" and \"{}\", expected one text to classify; join them "
-        "with --text_column_names {},{}",
-        row.where(), first, second, first, second);
+// Those of one text, or of both.
+void find_texts(const Row& row, const LabelledOptions& options, RowFormat& format) {
+  format.text_columns = options.text_columns;
+  format.pair_columns = options.pair_columns;
+  if (!format.text_columns.empty()) return;
+  if (format.pair_columns.empty()) {
+    for (const auto& [first, second] : kPairs) {
+      if (row.find(first) == nullptr || row.find(second) == nullptr) continue;
+      format.text_columns = {first};
+      format.pair_columns = {second};
+      return;
+    }
   }
-  const std::string column = first_of(row, {"sentence", "text"});
-  if (!column.empty()) return {column};
+  format.text_columns = {first_of(row, {"sentence", "text"})};
+  if (!format.text_columns.front().empty()) return;
   throw FormatError(
       "{}: found no column \"sentence\" or \"text\" (columns: {}), expected a text to classify; "
       "name its column with --text_column_names",
@@ -95,12 +99,42 @@ LabelKind kind_of(const Row& row, const Json& label, const LabelledOptions& opti
       row.where(), shown(label));
 }
 
-// As Python's str() writes it.
+[[noreturn]] void refuse_hidden(const Row& row, const std::string& column) {
+  throw FormatError(
+      "{}: found -1 in \"{}\", which says that the row has no label (test sets of GLUE are such), "
+      "expected one; take another split (--dataset_test_split validation), or leave such rows out "
+      "with --on_bad_row skip",
+      row.where(), column);
+}
+
+// Of a number that stands for it.
+const std::string& name_behind(const Row& row, const std::string& column, const Json& label,
+                               const std::vector<std::string>& names) {
+  if (label == -1) refuse_hidden(row, column);
+  const auto number = label.get<int64_t>();
+  if (number >= 0 && static_cast<size_t>(number) < names.size()) {
+    return names[static_cast<size_t>(number)];
+  }
+  throw FormatError(
+      "{}: found {} in \"{}\", expected 0 to {}, for which the file has names of classes",
+      row.where(), number, column, names.size() - 1);
+}
+
+const std::vector<std::string>* names_in(const Row& row, const std::string& column) {
+  if (!row.class_names) return nullptr;
+  const auto found = row.class_names->find(column);
+  return found == row.class_names->end() ? nullptr : &found->second;
+}
+
+// As Python's str() writes it, but for numbers with names.
 std::string name_of(const Row& row, const std::string& column, const Json& label, bool may_be_float,
                     const std::string& first_row) {
   if (label.is_string()) return label.get<std::string>();
   if (label.is_boolean()) return label.get<bool>() ? "True" : "False";
-  if (label.is_number_integer()) return label.dump();
+  if (label.is_number_integer()) {
+    const std::vector<std::string>* names = names_in(row, column);
+    return names == nullptr ? label.dump() : name_behind(row, column, label, *names);
+  }
   if (label.is_number_float() && may_be_float) return python_float_repr(label.get<double>());
   throw FormatError(
       "{}: found {} in \"{}\", expected a label (a text, a whole number, true or false) as in {}{}",
@@ -119,15 +153,16 @@ const Json& label_in(const Row& row, const std::string& column) {
       row.where(), column, column_names(row));
 }
 
-std::string joined_text(const Row& row, const RowFormat& format, const std::string& delimiter) {
+std::string joined_text(const Row& row, const std::vector<std::string>& columns,
+                        const std::string& delimiter) {
   std::string text;
-  for (size_t i = 0; i < format.text_columns.size(); ++i) {
-    const std::string& column = format.text_columns[i];
+  for (size_t i = 0; i < columns.size(); ++i) {
+    const std::string& column = columns[i];
     const Json* part = row.find(column);
     if (part == nullptr || !part->is_string()) {
       throw FormatError(
           "{}: found {} in \"{}\" (columns: {}), expected a text to classify; name the columns of "
-          "texts with --text_column_names",
+          "texts with --text_column_names, those of a second one with --text_pair_column_names",
           row.where(), type_of(part), column, column_names(row));
     }
     if (i > 0) text += delimiter;
@@ -140,19 +175,29 @@ std::string joined_text(const Row& row, const RowFormat& format, const std::stri
 
 RowFormat detect_labelled(const Row& row, const LabelledOptions& options) {
   RowFormat format{.kind = RowKind::kLabelled};
-  format.text_columns = text_columns_of(row, options);
+  find_texts(row, options, format);
   format.label_column = label_column_of(row, options);
   format.names_numbers = options.are_numbers.has_value();
   format.label = kind_of(row, label_in(row, format.label_column), options);
   return format;
 }
 
-LabelledText read_labelled(const Row& row, const RowFormat& format, const std::string& delimiter,
+const std::vector<std::string>* class_names_in(const Row& row, const RowFormat& format) {
+  return format.label == LabelKind::kNumber ? nullptr : names_in(row, format.label_column);
+}
+
+LabelledText read_labelled(const Row& row, const RowFormat& format, const LabelledOptions& options,
                            const std::string& first_row) {
   LabelledText result;
-  result.text = joined_text(row, format, delimiter);
+  result.text = joined_text(row, format.text_columns, options.delimiter);
+  if (!format.pair_columns.empty()) {
+    result.second = joined_text(row, format.pair_columns, options.delimiter);
+  }
   const std::string& column = format.label_column;
   const Json& label = label_in(row, column);
+  if (options.hides_labels && (label == -1 || label == "-1" || label == "-1.0")) {
+    refuse_hidden(row, column);
+  }
   if (format.label == LabelKind::kNumber) {
     const auto number = number_in(label);
     if (!number) {

@@ -1,6 +1,6 @@
 #include "strata/data/rows/pair_tokenizer.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
@@ -78,27 +78,14 @@ void require_tokens(const Row& row, const std::vector<int32_t>& ids, const char*
 
 }  // namespace
 
-std::vector<int32_t> encode_to_length(const std::string& text, const text::Tokenizer& tokenizer,
-                                      int64_t max_length, const char* setting, bool& is_cut) {
-  std::vector<int32_t> ids = tokenizer.encode(text);
-  const auto most = static_cast<size_t>(max_length);
-  is_cut = most > 0 && ids.size() > most;
-  if (!is_cut) return ids;
-  const std::vector<int32_t> body = tokenizer.encode(text, /*add_special_tokens=*/false);
-  const size_t added = ids.size() - std::min(body.size(), ids.size());
-  if (added >= most) {
-    throw ConfigError("{}: found {}, expected more than the {} that the tokenizer adds", setting,
-                      max_length, counted(added, "token"));
-  }
-  size_t before = 0;
-  while (before < added &&
-         !std::equal(body.begin(), body.end(), ids.begin() + static_cast<std::ptrdiff_t>(before))) {
-    ++before;
-  }
-  const auto first_cut = static_cast<std::ptrdiff_t>(most - (added - before));
-  const auto end = static_cast<std::ptrdiff_t>(before + body.size());
-  ids.erase(ids.begin() + first_cut, ids.begin() + end);
-  return ids;
+text::Tokenizer::JoinedTexts encode_to_length(const std::string& text,
+                                              const std::optional<std::string>& second,
+                                              const text::Tokenizer& tokenizer, int64_t max_length,
+                                              const char* setting) {
+  text::Tokenizer::JoinedTexts texts = tokenizer.encode_texts(text, second, max_length);
+  if (!texts.is_cut || texts.num_added < max_length) return texts;
+  throw ConfigError("{}: found {}, expected more than the {} that the tokenizer adds{}", setting,
+                    max_length, counted(texts.num_added, "token"), second ? " to a pair" : "");
 }
 
 TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
@@ -113,12 +100,15 @@ TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
   }
   TokenizedPair pair;
   Example& example = pair.example;
-  example.ids =
-      encode_to_length(options.source_prefix + source, tokenizer, options.max_source_length,
-                       "max_source_length", pair.source_is_cut);
+  auto read = encode_to_length(options.source_prefix + source, std::nullopt, tokenizer,
+                               options.max_source_length, "max_source_length");
+  const auto told = encode_to_length(target, std::nullopt, tokenizer, options.max_target_length,
+                                     "max_target_length");
+  pair.source_is_cut = read.is_cut;
+  pair.target_is_cut = told.is_cut;
+  example.ids = std::move(read.ids);
   require_tokens(row, example.ids, "source");
-  const std::vector<int32_t> labels = encode_to_length(target, tokenizer, options.max_target_length,
-                                                       "max_target_length", pair.target_is_cut);
+  const std::vector<int32_t>& labels = told.ids;
   require_tokens(row, labels, "target");
   example.lengths = {static_cast<int32_t>(example.ids.size()), static_cast<int32_t>(labels.size())};
   example.labels.assign(example.ids.size(), -100);

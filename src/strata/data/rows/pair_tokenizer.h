@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +39,11 @@ struct TokenizedPair {
 TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
                             const PairOptions& options);
 
-// The ids of a text, cut to max_length (0: not) so that the tokens that the tokenizer adds at both
-// ends stay. Errors: ConfigError, which names the setting, for a length that those fill.
-std::vector<int32_t> encode_to_length(const std::string& text, const text::Tokenizer& tokenizer,
-                                      int64_t max_length, const char* setting, bool& is_cut);
+// A text, or two of them, cut to max_length (0: not) so that the tokens that the tokenizer adds
+// stay. Errors: ConfigError, which names the setting, for a length that those fill.
+text::Tokenizer::JoinedTexts encode_to_length(const std::string& text,
+                                              const std::optional<std::string>& second,
+                                              const text::Tokenizer& tokenizer, int64_t max_length,
+                                              const char* setting);
 
 }  // namespace strata::data

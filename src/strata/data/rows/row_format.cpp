@@ -140,7 +140,8 @@ bool is_used(const std::string& column, const Row& row, const RowFormat& format,
     case RowKind::kRatedMessages:
       return is_template_variable || is_one_of(column, {"prompt", "completion", "label", "system"});
     case RowKind::kLabelled:
-      return column == format.label_column || std::ranges::count(format.text_columns, column) > 0;
+      return column == format.label_column || std::ranges::count(format.text_columns, column) > 0 ||
+             std::ranges::count(format.pair_columns, column) > 0;
     case RowKind::kPair:
       break;  // the two columns are chosen by settings, or by their places
   }

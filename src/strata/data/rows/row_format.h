@@ -45,6 +45,7 @@ struct RowFormat {
   // Of kLabelled; `names_numbers`: a number with a fraction may be the name of a class.
   LabelKind label = LabelKind::kNone;
   std::vector<std::string> text_columns = {};
+  std::vector<std::string> pair_columns = {};  // of the second of two texts; empty: there is one
   std::string label_column = {};
   bool names_numbers = false;
 

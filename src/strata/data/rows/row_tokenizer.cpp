@@ -6,14 +6,12 @@
 #include <limits>
 #include <utility>
 
-#include <fmt/ranges.h>
-
 #include "strata/base/error.h"
 #include "strata/base/labels.h"
 #include "strata/data/rows/assistant_mask.h"
 #include "strata/data/rows/conversation_row.h"
 #include "strata/data/rows/hidden_texts.h"
-#include "strata/data/rows/labelled_row.h"
+#include "strata/data/rows/labelled_tokenizer.h"
 #include "strata/data/rows/missing_answers.h"
 #include "strata/data/rows/preference_row.h"
 #include "strata/data/rows/rated_row.h"
@@ -158,9 +156,13 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
     case RowKind::kRatedMessages:
       result = tokenize_rated(row);
       break;
-    case RowKind::kLabelled:
-      result = tokenize_labelled(row);
+    case RowKind::kLabelled: {
+      TokenizedLabelled text = tokenize_labelled(row, format_, tokenizer_, options_, first_row_);
+      result = {.example = std::move(text.example),
+                .labels = std::move(text.labels),
+                .is_cut = text.is_cut};
       break;
+    }
   }
   if (options_.append_concat_token) append_eos(result.example);
   check_ids(row, result.example);
@@ -347,25 +349,6 @@ void RowTokenizer::mask_prompt(const std::vector<int32_t>& prompt, TokenizedRow&
   if (completion_only_) {
     std::fill_n(example.labels.begin(), end - prompt.begin(), kNotTrained);
   }
-}
-
-TokenizedRow RowTokenizer::tokenize_labelled(const Row& row) const {
-  LabelledText labelled = read_labelled(row, format_, options_.labelled->delimiter, first_row_);
-  const int64_t most =
-      options_.long_rows == "truncate" && options_.max_length > 0 ? options_.max_length : 0;
-  bool is_cut = false;
-  TokenizedRow result{
-      .example = document(encode_to_length(labelled.text, tokenizer_, most, "max_length", is_cut)),
-      .labels = std::move(labelled.labels),
-      .is_cut = is_cut};
-  if (result.example.ids.empty()) {
-    throw FormatError(
-        "{}: found a text without any token in \"{}\", expected one to classify; leave such rows "
-        "out with --on_bad_row skip",
-        row.where(), fmt::join(format_.text_columns, "\", \""));
-  }
-  result.example.row_targets = std::move(labelled.numbers);
-  return result;
 }
 
 TokenizedRow RowTokenizer::read_tokens(const Row& row) const {

@@ -51,7 +51,6 @@ class RowTokenizer {
   std::string prompt_text(const Row& row, const Json& prompt) const;
   // A prompt with one of its answers.
   TokenizedRow tokenize_answer(const Row& row, const Json& prompt, const Json& answer) const;
-  TokenizedRow tokenize_labelled(const Row& row) const;
   TokenizedRow read_tokens(const Row& row) const;
   TokenizedRow tokenize_chat(const Row& row, const Json& messages, const Json& extra) const;
   std::vector<int32_t> encode(const std::string& text) const;

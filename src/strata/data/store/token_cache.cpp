@@ -221,9 +221,11 @@ void add_options(KeyHash& hash, const PrepareOptions& o) {
   }
   if (o.rated) hash.add(fmt::format("rated {}", o.rated->mismatched_rows));
   if (o.labelled) {
-    hash.add(fmt::format("labelled {} {}", o.labelled->text_columns.size(),
-                         choice(o.labelled->are_numbers)));
+    hash.add(fmt::format("labelled {} {} {} {}", o.labelled->text_columns.size(),
+                         o.labelled->pair_columns.size(), choice(o.labelled->are_numbers),
+                         o.labelled->hides_labels));
     for (const std::string& column : o.labelled->text_columns) hash.add(column);
+    for (const std::string& column : o.labelled->pair_columns) hash.add(column);
     hash.add(o.labelled->delimiter);
     hash.add(o.labelled->label_column);
   }

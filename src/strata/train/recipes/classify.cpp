@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "strata/base/error.h"
+#include "strata/config/glue_tasks.h"
 #include "strata/nn/document_loss.h"
 #include "strata/train/labels.h"
 #include "strata/train/loop/label_figures.h"
@@ -17,15 +18,24 @@ nn::DocumentLoss loss_of(config::LabelProblem problem) {
                                                     : nn::DocumentLoss::kClasses;
 }
 
+// Where an evaluation's documents stand in their set, which is so large; 0: nobody asks.
+struct Places {
+  std::vector<int64_t> rows = {};
+  size_t set_size = 0;
+};
+
 class ClassifyObjective final : public Objective {
  public:
-  ClassifyObjective(nn::DocumentTask task, Split split) : task_(std::move(task)), split_(split) {}
+  ClassifyObjective(nn::DocumentTask task, Split split, Places places)
+      : task_(std::move(task)), split_(split), places_(std::move(places)) {}
   void ask(nn::ForwardContext& context) override { context.head.documents = &task_; }
   Figures figures(const nn::LossSums&) const override {
     return split_ == Split::kTrain ? label_figures_of_step(task_) : Figures{};
   }
   std::vector<double> tally() const override {
-    return split_ == Split::kTrain ? std::vector<double>{} : tally_of(task_);
+    if (split_ == Split::kTrain) return {};
+    return places_.set_size == 0 ? tally_of(task_)
+                                 : placed_tally_of(task_, places_.rows, places_.set_size);
   }
   double num_losses(const nn::LossSums&) const override {
     return static_cast<double>(num_counted(task_));
@@ -34,6 +44,7 @@ class ClassifyObjective final : public Objective {
  private:
   nn::DocumentTask task_;
   Split split_;
+  Places places_;
 };
 
 class Classify final : public Recipe {
@@ -41,9 +52,12 @@ class Classify final : public Recipe {
   explicit Classify(const BeforeTraining& before)
       : loss_(loss_of(before.config.classify.problem)),
         num_labels_(before.config.classify.label_names.size()),
+        figures_{.names = config::label_figures_of(before.config.classify),
+                 .is_of_class_1 = !before.config.classify.task_name.empty()},
         reads_first_(before.trainee.model->reads_first_token()),
         pad_id_(reads_first_ ? -1 : require_pad_id(*before.datasets.tokenizer)) {
     const std::vector<std::string>& names = before.config.classify.label_names;
+    if (before.datasets.eval) eval_size_ = before.datasets.eval->size();
     if (loss_ == nn::DocumentLoss::kNumbers) return;
     classes_[0] = classes_of(before.datasets.train.stats(), names);
     if (before.datasets.eval) classes_[1] = classes_of(before.datasets.eval->stats(), names);
@@ -63,7 +77,9 @@ class Classify final : public Recipe {
       append_targets(batch.row_targets.empty() ? std::vector<float>{} : batch.row_targets[row],
                      classes_[split == Split::kTrain ? 0 : 1], task.targets);
     }
-    return std::make_unique<ClassifyObjective>(std::move(task), split);
+    Places places;
+    if (split == Split::kEval && figures_.are_placed()) places = {batch.rows, eval_size_};
+    return std::make_unique<ClassifyObjective>(std::move(task), split, std::move(places));
   }
 
  private:
@@ -82,11 +98,12 @@ class Classify final : public Recipe {
   }
 
   Figures figures_of_all(std::span<const double> tally) const override {
-    return label_figures(loss_, tally);
+    return label_figures(loss_, tally, figures_);
   }
 
   nn::DocumentLoss loss_;
-  size_t num_labels_;
+  size_t num_labels_, eval_size_ = 0;
+  LabelFigures figures_;
   bool reads_first_;
   int64_t pad_id_;
   std::vector<int64_t> classes_[2];  // of the labels of both sets
