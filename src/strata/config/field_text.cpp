@@ -112,6 +112,17 @@ Json field_json(const Setting& setting, const RunConfig& config) {
   });
 }
 
+bool is_empty_by_default(const Setting& setting) {
+  if (std::holds_alternative<std::monostate>(setting.field)) return false;
+  return visit_field(setting, RunConfig{}, [](const auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::string>) {
+      return field.empty();
+    } else {
+      return false;
+    }
+  });
+}
+
 std::string expectation(const Setting& setting) {
   if (setting.kind == Kind::kUnbound) return harmless_values(setting);
   if (const auto choices = choices_of(setting); !choices.empty()) {

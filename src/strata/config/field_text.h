@@ -22,6 +22,9 @@ std::string field_text(const Setting& setting, const RunConfig& config);
 // The same as a boolean, number, text, list of texts, or null where that means the same in a file.
 Json field_json(const Setting& setting, const RunConfig& config);
 
+// Whether "" says of a text that nothing is chosen.
+bool is_empty_by_default(const Setting& setting);
+
 // "an integer of at least 1", "one of linear, cosine", ...
 std::string expectation(const Setting& setting);
 

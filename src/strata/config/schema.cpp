@@ -99,8 +99,9 @@ void append_any_text(Json& forms) {
 void append_texts(Json& forms, const Setting& setting) {
   const auto choices = choices_of(setting);
   if (choices.empty()) return append_any_text(forms);
-  forms.push_back({{"enum", Words(choices.begin(), choices.end())}});
   Words words(choices.begin(), choices.end());
+  if (is_empty_by_default(setting)) words.emplace_back();
+  forms.push_back({{"enum", words}});
   for (const auto& [spelling, meaning] : setting.synonyms) words.emplace_back(spelling);
   append_words(forms, words);
   if (std::isfinite(setting.range.min)) append_number(forms, setting.range, /*is_integer=*/true);

@@ -90,7 +90,7 @@ std::string choose(const Given& given, const std::string& text) {
     }
   }
   const auto choices = choices_of(setting);
-  if (choices.empty()) return wanted;
+  if (choices.empty() || (wanted.empty() && is_empty_by_default(setting))) return wanted;
   auto matches = [&](std::string_view choice) { return lower(choice) == lower(wanted); };
   auto found = std::ranges::find_if(choices, matches);
   if (found != choices.end()) return std::string(*found);
