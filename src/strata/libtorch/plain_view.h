@@ -3,6 +3,8 @@
 // arithmetic.
 #pragma once
 
+#include <array>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
@@ -42,6 +44,25 @@ inline at::Tensor plain_rows(const at::Tensor& whole, int64_t begin, int64_t cou
   c10::SmallVector<int64_t, 5> sizes(whole.sizes().begin(), whole.sizes().end());
   sizes[0] = count;
   view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, whole.strides());
+  return view;
+}
+
+// Columns begin .. begin + count of `whole` [rows, columns]: narrow(1, begin, count), likewise.
+inline at::Tensor plain_columns(const at::Tensor& whole, int64_t begin, int64_t count) {
+  plain_view_detail::check_range(begin, count, whole.size(1));
+  at::Tensor view = plain_view_detail::over_storage_of(whole, begin * whole.stride(1));
+  const std::array<int64_t, 2> sizes{whole.size(0), count};
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(sizes), whole.strides());
+  return view;
+}
+
+// `whole` [rows, columns] as [columns, rows]: t(), likewise.
+inline at::Tensor plain_transposed(const at::Tensor& whole) {
+  at::Tensor view = plain_view_detail::over_storage_of(whole, 0);
+  const std::array<int64_t, 2> sizes{whole.size(1), whole.size(0)};
+  const std::array<int64_t, 2> strides{whole.stride(1), whole.stride(0)};
+  view.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef(sizes),
+                                                    at::IntArrayRef(strides));
   return view;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "strata/libtorch/without_autograd.h"
 #include "strata/ops/swiglu.h"
 
 namespace strata::nn {
@@ -23,6 +24,7 @@ template <const Gate& kGate>
 struct GatedFunction : torch::autograd::Function<GatedFunction<kGate>> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate,
                             const at::Tensor& up) {
+    const WithoutAutograd plain;
     context->save_for_backward({gate, up});
     return kGate.forward(gate, up);
   }
@@ -48,6 +50,7 @@ Halves halves_of(const at::Tensor& gate_up) {
 
 struct HalvesFunction : torch::autograd::Function<HalvesFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate_up) {
+    const WithoutAutograd plain;
     context->save_for_backward({gate_up});
     const auto [gate, up] = halves_of(gate_up);
     return ops::swiglu(gate, up);

@@ -7,6 +7,8 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
+#include "strata/libtorch/plain_view.h"
+#include "strata/libtorch/without_autograd.h"
 #include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/dora.h"
 #include "strata/nn/function_state.h"
@@ -127,7 +129,7 @@ std::vector<BranchPart> branch_parts(const std::vector<const Linear*>& layers,
   for (size_t i = 0; i < layers.size(); ++i) {
     if (!has_plain_branch(*layers[i])) continue;
     const int64_t rank = layers[i]->low_rank()->a.shape()[0];
-    parts[i] = {hidden.narrow(1, column, rank), comes_first};
+    parts[i] = {plain_columns(hidden, column, rank), comes_first};
     column += rank;
   }
   return parts;
@@ -148,6 +150,7 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   // layer by layer, then A(x) of plain branches.
   static variable_list forward(AutogradContext* context, LinearCall call, const at::Tensor& x,
                                const std::optional<at::Tensor>& residual) {
+    const WithoutAutograd plain;
     variable_list outputs, saved(1);
     bool needs_input = false;
     const LowRankGroup group = plain_branches(call.layers);

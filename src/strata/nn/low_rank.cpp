@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/libtorch/plain_view.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/dropout_keys.h"
@@ -84,7 +85,7 @@ void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, const Low
     int64_t row = 0;
     for (LowRankBranch* branch : group) {
       const int64_t rank = branch->a.shape()[0];
-      if (branch->a.requires_grad()) branch->a.accumulate_grad(of_all.narrow(0, row, rank));
+      if (branch->a.requires_grad()) branch->a.accumulate_grad(plain_rows(of_all, row, rank));
       row += rank;
     }
   }
@@ -130,13 +131,14 @@ uint64_t dropout_key(const DrawKey& draw, uint64_t layer_id) {
 
 static at::Tensor hidden_of(const at::Tensor& x, const LowRankBranch& branch,
                             const DropoutDraw& draw) {
-  return ops::thin_product(branch_input(x, branch, draw), branch.a.value().t());
+  return ops::thin_product(branch_input(x, branch, draw), plain_transposed(branch.a.value()));
 }
 
 at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankGroup& group,
                            const DropoutDraw& draw) {
   if (is_one_product(group, draw)) {
-    return ops::thin_product(x.to(group[0]->a.value().scalar_type()), stacked_a(group).t());
+    return ops::thin_product(x.to(group[0]->a.value().scalar_type()),
+                             plain_transposed(stacked_a(group)));
   }
   std::vector<at::Tensor> parts;
   for (const LowRankBranch* branch : group) parts.push_back(hidden_of(x, *branch, draw));
@@ -144,7 +146,7 @@ at::Tensor low_rank_hidden(const at::Tensor& x, const LowRankGroup& group,
 }
 
 void add_low_rank_(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch) {
-  ops::add_thin_product_(y, hidden, branch.b.value().t(), branch.scaling);
+  ops::add_thin_product_(y, hidden, plain_transposed(branch.b.value()), branch.scaling);
   if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
 }
 
@@ -154,7 +156,7 @@ bool comes_first(const at::Tensor& x, const LowRankGroup& group, const DropoutDr
 }
 
 void start_with_low_rank(at::Tensor y, const at::Tensor& hidden, const LowRankBranch& branch) {
-  ops::thin_product_into(y, hidden, branch.b.value().t(), branch.scaling);
+  ops::thin_product_into(y, hidden, plain_transposed(branch.b.value()), branch.scaling);
   if (branch.bias) y.add_(branch.bias->value(), branch.scaling);
 }
 
@@ -178,7 +180,7 @@ static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSa
     LowRankBranch& branch = *group[i];
     const int64_t rank = branch.a.shape()[0];
     const at::Tensor gradient = dy[i].to(branch.b.value().scalar_type());
-    write_b_gradients(gradient, scaled.narrow(1, column, rank), branch);
+    write_b_gradients(gradient, plain_columns(scaled, column, rank), branch);
     if (wants_hidden) parts.push_back(ops::thin_product(gradient, branch.b.value()));
     column += rank;
   }
@@ -197,7 +199,7 @@ void low_rank_backward(const std::vector<at::Tensor>& dy, const LowRankSaved& sa
   int64_t column = 0;
   for (size_t i = 0; i < group.size(); ++i) {
     const int64_t rank = group[i]->a.shape()[0];
-    const LowRankSaved of_branch{saved.x, saved.hidden.narrow(1, column, rank)};
+    const LowRankSaved of_branch{saved.x, plain_columns(saved.hidden, column, rank)};
     backward_together({dy[i]}, of_branch, {group[i]}, draw, {dx, /*beta=*/1});
     column += rank;
   }

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "strata/base/error.h"
+#include "strata/libtorch/plain_view.h"
+#include "strata/libtorch/without_autograd.h"
 #include "strata/nn/function_state.h"
 #include "strata/ops/rms_norm.h"
 
@@ -20,18 +23,33 @@ struct NormCall {
   ops::RmsNormResult run(const at::Tensor& x) const {
     return ops::rms_norm(x, weight->value(), eps, kind);
   }
+
+  // The rows that are normalised: x, or of each of its rows as many as the weight fits into.
+  at::Tensor rows(const at::Tensor& x) const {
+    const int64_t width = weight->shape()[0];
+    if (x.size(1) % width != 0) {
+      throw InternalError("norm \"{}\": found {} channels, expected a multiple of {}",
+                          weight->name(), x.size(1), width);
+    }
+    return x.size(1) == width ? x : plain_view(x, 0, {x.numel() / width, width});
+  }
 };
 
 GradTarget weight_target(Parameter& weight) {
   return weight.requires_grad() ? weight.grad() : GradTarget{at::Tensor(), 0.0f};
 }
 
+at::Tensor in_shape_of(const at::Tensor& x, const at::Tensor& rows) {
+  return rows.sizes() == x.sizes() ? rows : plain_view(rows, 0, x.sizes());
+}
+
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* context, const NormCall& call, const at::Tensor& x) {
-    ops::RmsNormResult result = call.run(x);
+    const WithoutAutograd plain;
+    const ops::RmsNormResult result = call.run(call.rows(x));
     context->save_for_backward({x, result.rstd});
     save_state(context, call);
-    return result.y;
+    return in_shape_of(x, result.y);
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
@@ -39,15 +57,17 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     Parameter& weight = *call.weight;
     const variable_list saved = context->get_saved_variables();
     const GradTarget target = weight_target(weight);
-    return {at::Tensor(),
-            ops::rms_norm_backward(gradients[0].contiguous(), saved[0], weight.value(), saved[1],
-                                   target.tensor, target.beta, call.kind)};
+    const at::Tensor dx =
+        ops::rms_norm_backward(call.rows(gradients[0].contiguous()), call.rows(saved[0]),
+                               weight.value(), saved[1], target.tensor, target.beta, call.kind);
+    return {at::Tensor(), in_shape_of(saved[0], dx)};
   }
 };
 
 struct RmsNormResidualFunction : torch::autograd::Function<RmsNormResidualFunction> {
   static variable_list forward(AutogradContext* context, const NormCall& call,
                                const at::Tensor& x) {
+    const WithoutAutograd plain;
     ops::RmsNormResult result = call.run(x);
     context->save_for_backward({x, result.rstd});
     save_state(context, call);

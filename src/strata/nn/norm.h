@@ -21,7 +21,7 @@ class RmsNorm {
   const Parameter& weight() const { return weight_; }
   double eps() const { return eps_; }
 
-  // x [T, hidden] -> [T, hidden].
+  // x [T, hidden] -> [T, hidden]; of wider rows [T, heads * hidden] each head by itself.
   at::Tensor forward(const at::Tensor& x);
   // The same for layers that may make their input again.
   Remakable forward_remakable(const at::Tensor& x);

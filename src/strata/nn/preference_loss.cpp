@@ -7,9 +7,9 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/grad_mode.h>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/without_autograd.h"
 
 namespace strata::nn {
 namespace {
@@ -170,7 +170,7 @@ DocumentSlopes pair_losses(const PairPreference& batch) {
   tail.requires_grad_();
 
   // Called while a head runs, which takes its gradients itself.
-  const at::AutoGradMode with_gradient(true);
+  const WithAutograd with_gradient;
   const auto chosen = [](const at::Tensor& all) { return all.slice(0, 0, {}, 2); };
   const auto rejected = [](const at::Tensor& all) { return all.slice(0, 1, {}, 2); };
   const at::Tensor ratios = front + options.ld_alpha.value_or(1) * tail - reference;

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/libtorch/plain_view.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/square_sum.h"
 #include "strata/shard/segments.h"
@@ -24,7 +25,7 @@ double global_gradient_norm(shard::UnitStore& store) {
   // Piece by piece: what lies between tensors is padding with undefined content.
   for (const auto& [unit, segment, piece] : shard::own_trained_pieces(store)) {
     const at::Tensor& gradient = store.home(unit, segment).gradient;
-    gradients.push_back(gradient.narrow(0, piece.shard_begin, piece.length));
+    gradients.push_back(plain_rows(gradient, piece.shard_begin, piece.length));
   }
   const double sum = ops::square_sum(gradients);
   at::Tensor total = at::full({1}, sum, at::kDouble);
@@ -125,12 +126,12 @@ void AdamW::update(const Run& run, const SubGroup& group, std::span<const at::Te
   step.step = num_steps_;
   step.grad_scale = static_cast<float>(gradient_scale);
   const auto part = [&](const at::Tensor& flat) {
-    return flat.narrow(0, begin - group.begin, length);
+    return plain_rows(flat, begin - group.begin, length);
   };
   const at::Tensor& gradient = store_.home(run.unit, run.segment).gradient;
   at::Tensor copy = store_.compute_copy(run.unit, run.segment);
-  if (copy.defined()) copy = copy.narrow(0, begin, length);
-  ops::adamw_(part(parts[0]), gradient.narrow(0, begin, length), part(parts[1]), part(parts[2]),
+  if (copy.defined()) copy = plain_rows(copy, begin, length);
+  ops::adamw_(part(parts[0]), plain_rows(gradient, begin, length), part(parts[1]), part(parts[2]),
               step, copy);
 }
 

@@ -6,6 +6,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/without_autograd.h"
 #include "strata/nn/embedding.h"
 
 namespace strata::shard {
@@ -239,7 +240,7 @@ void Executor::forward(const Step& step) {
     return;
   }
   if (runs_again(step.keep) && !is_away(step.index)) kept.input = current_;
-  at::NoGradGuard no_grad;
+  const WithoutAutograd plain;
   current_ = run_block(step, current_.defined() ? current_ : at::empty({0}), kept, shelf_);
 }
 
@@ -250,6 +251,7 @@ void Executor::loss(const Step& step) {
   const at::Tensor input = tracked(current_);
   current_ = at::Tensor();
   const at::Tensor loss = run_block(step, input, kept_[static_cast<size_t>(step.index)], shelf_);
+  const WithoutAutograd plain;
   current_ = torch::autograd::grad({loss}, {input})[0];
 }
 
@@ -272,6 +274,7 @@ at::Tensor Executor::differentiate(const models::Block& block, const Kept& kept,
   for (const at::Tensor& read : kept.read) {
     if (read.defined()) inputs.push_back(read);
   }
+  const WithoutAutograd plain;
   const auto results = torch::autograd::grad(outputs, inputs, gradients, /*retain_graph=*/false,
                                              /*create_graph=*/false, /*allow_unused=*/true);
   const std::vector<int> slots = block.reads();

@@ -67,6 +67,24 @@ TEST(RmsNorm, PlainForward) {
   EXPECT_TRUE(at::isnan(gradient_of(norm.weight())).all().item<bool>());
 }
 
+// Three heads a token, each by itself.
+TEST(RmsNorm, RowsOfSeveralHeads) {
+  at::manual_seed(3);
+  RmsNorm norm("norm", 8, 1e-5, at::kFloat);
+  give_memory(norm.weight());
+  const at::Tensor x = at::randn({5, 24}).requires_grad_(true), dy = at::randn({5, 24});
+  const at::Tensor x64 = reference_leaf(x), w64 = reference_leaf(norm.weight().value());
+  const at::Tensor y = norm.forward(x);
+  const at::Tensor expected = reference_norm(x64.view({5, 3, 8}), w64, 1e-5).view({5, 24});
+  EXPECT_EQ(y.sizes(), x.sizes());
+  EXPECT_LT(relative_error(y, expected), 1e-6);
+  torch::autograd::backward({y}, {dy});
+  torch::autograd::backward({expected}, {dy.to(at::kDouble)});
+  EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
+  EXPECT_LT(relative_error(gradient_of(norm.weight()), w64.grad()), 1e-5);
+  EXPECT_THROW(norm.forward(at::randn({5, 12})), InternalError);
+}
+
 TEST(LayerNorm, BothBranchesOfTheResidual) {
   at::manual_seed(1);
   LayerNorm norm("norm", 8, 1e-5, at::kFloat);

@@ -71,7 +71,7 @@ nn::AttentionOptions Gemma4Attention::options() const {
 }
 
 at::Tensor Gemma4Attention::normed_heads(nn::RmsNorm& norm, const at::Tensor& x) {
-  return norm.forward(x.reshape({-1, layer_.head_dim})).view(x.sizes());
+  return norm.forward(x.contiguous());
 }
 
 Gemma4Attention::KeysAndValues Gemma4Attention::keys_and_values(const at::Tensor* given) {

@@ -38,7 +38,7 @@ nn::RmsNorm make_norm(const LlamaConfig& c, const std::string& path, int64_t cha
 
 // [T, heads * head_dim], each head by itself or all at once, as many channels as the norm has.
 at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x) {
-  return norm.forward(x.reshape({-1, norm.weight().shape()[0]})).view(x.sizes());
+  return norm.forward(x.contiguous());
 }
 
 // What attention or MLP reads, and what its result is added to.

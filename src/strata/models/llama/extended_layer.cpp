@@ -18,7 +18,7 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType sto
 
 // [T, heads * head_dim], each head by itself or all at once, as many channels as the norm has.
 at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x) {
-  return norm.forward(x.reshape({-1, norm.weight().shape()[0]})).view(x.sizes());
+  return norm.forward(x.contiguous());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/error.h"
+#include "strata/libtorch/without_autograd.h"
 #include "strata/nn/attention/attention_call.h"
 #include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/attention/kv_cache.h"
@@ -29,6 +30,7 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
                             KeptAttention* kept, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) {
+    const WithoutAutograd plain;
     const auto& o = call.options;
     const at::Tensor q_heads = split_heads(q, o.num_heads, o.head_dim);
     const at::Tensor k_heads = split_heads(k, o.num_kv_heads, o.head_dim);
@@ -76,6 +78,7 @@ Parts parts_of(const at::Tensor& qkv, const AttentionOptions& o) {
 struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const AttentionCall& call,
                             KeptAttention* kept, const at::Tensor& qkv) {
+    const WithoutAutograd plain;
     const auto& o = call.options;
     const Parts in = parts_of(qkv, o);
     rotate_(in.q, in.k, call.tables, /*inverse=*/false);

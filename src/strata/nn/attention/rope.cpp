@@ -121,7 +121,9 @@ at::Tensor rope_inverse_frequencies(const RopeOptions& options, int64_t sequence
 }
 
 void RopeTables::turn_(const at::Tensor& x, bool inverse) const {
-  ops::apply_rope_(x.narrow(2, first_channel, 2 * cos.size(1)), cos, sin, inverse, pairs);
+  const int64_t count = 2 * cos.size(1);
+  const at::Tensor turning = x.size(2) == count ? x : x.narrow(2, first_channel, count);
+  ops::apply_rope_(turning, cos, sin, inverse, pairs);
 }
 
 Rope::Rope(const RopeOptions& options)

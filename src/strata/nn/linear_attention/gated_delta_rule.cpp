@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/without_autograd.h"
 #include "strata/nn/function_state.h"
 
 namespace strata::nn {
@@ -202,7 +203,7 @@ struct DeltaFunction : torch::autograd::Function<DeltaFunction> {
     const variable_list whole{at::empty_like(saved[0]), at::empty_like(saved[1]),
                               at::empty_like(saved[2])};
     for_each_range(call, [&](const HeadRange& range) {
-      const at::AutoGradMode record(true);
+      const WithAutograd record;
       Heads heads = heads_of(saved[0], saved[1], saved[2], call.shape, range);
       variable_list leaves;
       for (at::Tensor* part : {&heads.q, &heads.k, &heads.v, &heads.g, &heads.beta}) {

@@ -7,6 +7,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/cpu_arithmetic.h"
+#include "strata/libtorch/plain_view.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
@@ -71,8 +72,8 @@ void plan_with_aten(const at::Tensor& c, const at::Tensor& a, Transposes transpo
 
 void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
                         Transposes transposes, float beta) {
-  const at::Tensor left = transposes.a ? a.t() : a;
-  const at::Tensor right = transposes.b ? b.t() : b;
+  const at::Tensor left = transposes.a ? plain_transposed(a) : a;
+  const at::Tensor right = transposes.b ? plain_transposed(b) : b;
   if (c.is_cuda() && c.scalar_type() == at::kFloat && a.scalar_type() != at::kFloat) {
     // cuBLAS sums and writes fp32 by itself.
     if (beta == 0) {
@@ -84,7 +85,7 @@ void multiply_with_aten(at::Tensor c, const at::Tensor& a, const at::Tensor& b,
     const at::Tensor product = at::mm(left, right);
     beta == 0 ? c.copy_(product) : c.add_(product);
   } else if (is_faster_transposed(c, transposes)) {
-    const at::Tensor product = at::mm(right.t(), left.t()).t();
+    const at::Tensor product = at::mm(plain_transposed(right), plain_transposed(left)).t();
     beta == 0 ? c.copy_(product) : c.add_(product);
   } else if (beta == 0) {
     at::mm_out(c, left, right);
@@ -106,7 +107,8 @@ bool is_row_by_columns(const at::Tensor& c, const at::Tensor& a, const at::Tenso
 // what had to be copied.
 cpu::MatmulFactor factor_of(const at::Tensor& x, bool transposed, at::Tensor& copy) {
   if (has_contiguous_rows(x)) return {x.const_data_ptr(), x.stride(0), transposed};
-  if (has_contiguous_rows(x.t())) return {x.const_data_ptr(), x.stride(1), !transposed};
+  const bool has_contiguous_columns = x.size(0) <= 1 || x.stride(0) == 1;
+  if (has_contiguous_columns) return {x.const_data_ptr(), x.stride(1), !transposed};
   copy = x.contiguous();
   return {copy.const_data_ptr(), copy.stride(0), transposed};
 }

@@ -1,0 +1,45 @@
+// Oracle: libtorch's own views of the same tensor.
+#include "strata/libtorch/plain_view.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace strata {
+namespace {
+
+// The same bytes, shape and strides.
+void expect_same(const at::Tensor& plain, const at::Tensor& view) {
+  EXPECT_EQ(plain.sizes(), view.sizes());
+  EXPECT_EQ(plain.strides(), view.strides());
+  EXPECT_EQ(plain.const_data_ptr(), view.const_data_ptr());
+  EXPECT_EQ(plain.is_contiguous(), view.is_contiguous());
+  EXPECT_TRUE(at::equal(plain, view));
+}
+
+TEST(PlainView, EqualsLibtorchsViews) {
+  const at::Tensor whole = at::arange(60, at::kFloat).view({6, 10});
+  expect_same(plain_view(whole, 10, {5, 4}), whole.view({-1}).narrow(0, 10, 20).view({5, 4}));
+  expect_same(plain_rows(whole, 2, 3), whole.narrow(0, 2, 3));
+  expect_same(plain_columns(whole, 3, 4), whole.narrow(1, 3, 4));
+  expect_same(plain_transposed(whole), whole.t());
+}
+
+TEST(PlainView, OfAViewThatHasStrides) {
+  const at::Tensor columns = at::arange(60, at::kFloat).view({6, 10}).narrow(1, 2, 7);
+  expect_same(plain_rows(columns, 1, 4), columns.narrow(0, 1, 4));
+  expect_same(plain_columns(columns, 1, 5), columns.narrow(1, 1, 5));
+  expect_same(plain_columns(plain_transposed(columns), 2, 3), columns.t().narrow(1, 2, 3));
+  EXPECT_THROW(plain_view(columns, 0, {6, 7}), c10::Error);
+}
+
+TEST(PlainView, NothingBeyondTheEnds) {
+  const at::Tensor whole = at::zeros({6, 10});
+  EXPECT_THROW(plain_view(whole, 50, {11}), c10::Error);
+  EXPECT_THROW(plain_rows(whole, 4, 3), c10::Error);
+  EXPECT_THROW(plain_columns(whole, -1, 3), c10::Error);
+  EXPECT_THROW(plain_columns(whole, 8, 3), c10::Error);
+  expect_same(plain_columns(whole, 10, 0), whole.narrow(1, 10, 0));
+}
+
+}  // namespace
+}  // namespace strata
