@@ -56,6 +56,24 @@ inline at::Tensor plain_columns(const at::Tensor& whole, int64_t begin, int64_t 
   return view;
 }
 
+// Contiguous matrices of one type and width that lie behind each other in one storage, as one
+// [all their rows, columns], likewise; undefined where they do not.
+inline at::Tensor joined_rows(at::ArrayRef<at::Tensor> parts) {
+  const at::Tensor& first = parts[0];
+  int64_t next = first.storage_offset(), num_rows = 0;
+  for (const at::Tensor& part : parts) {
+    const bool follows = part.storage().is_alias_of(first.storage()) &&
+                         part.scalar_type() == first.scalar_type() && part.is_contiguous() &&
+                         part.size(1) == first.size(1) && part.storage_offset() == next;
+    if (!follows) return {};
+    next += part.numel();
+    num_rows += part.size(0);
+  }
+  at::Tensor view = plain_view_detail::over_storage_of(first, 0);
+  view.unsafeGetTensorImpl()->set_sizes_contiguous({num_rows, first.size(1)});
+  return view;
+}
+
 // `whole` [rows, columns] as [columns, rows]: t(), likewise.
 inline at::Tensor plain_transposed(const at::Tensor& whole) {
   at::Tensor view = plain_view_detail::over_storage_of(whole, 0);

@@ -28,7 +28,8 @@ at::Tensor stacked_a(const LowRankGroup& group) {
   if (group.size() == 1) return group[0]->a.value();
   std::vector<at::Tensor> parts;
   for (const LowRankBranch* branch : group) parts.push_back(branch->a.value());
-  return at::cat(parts);
+  const at::Tensor joined = joined_rows(parts);
+  return joined.defined() ? joined : at::cat(parts);
 }
 
 // `scaled`: A's output times the branch's factor.
@@ -75,20 +76,42 @@ bool any_a_trains(const LowRankGroup& group) {
   return std::ranges::any_of(group, [](const LowRankBranch* b) { return b->a.requires_grad(); });
 }
 
+// The gradients of all A as one, where they lie one behind the other, as the factors of a block do
+// (shard/unit); else of an undefined tensor.
+GradTarget joined_target(const std::vector<GradTarget>& targets) {
+  std::vector<at::Tensor> tensors;
+  for (const GradTarget& target : targets) {
+    if (!target.tensor.defined() || target.beta != targets[0].beta) return {};
+    tensors.push_back(target.tensor);
+  }
+  return {joined_rows(tensors), targets[0].beta};
+}
+
+// `dhidden` [T, sum of r]; x of its type.
+void write_a_gradients(const at::Tensor& dhidden, const at::Tensor& x, const LowRankGroup& group) {
+  std::vector<GradTarget> targets;
+  for (LowRankBranch* branch : group) {
+    targets.push_back(branch->a.requires_grad() ? branch->a.grad() : GradTarget{});
+  }
+  if (const GradTarget joined = joined_target(targets); joined.tensor.defined()) {
+    return write_grad_product(joined, dhidden, x);
+  }
+  at::Tensor of_all = at::empty({dhidden.size(1), x.size(1)}, dhidden.options().dtype(at::kFloat));
+  ops::matmul_into(of_all, dhidden, x, {.a = true}, /*beta=*/0);
+  int64_t row = 0;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const int64_t rank = group[i]->a.shape()[0];
+    const at::Tensor& target = targets[i].tensor;
+    const at::Tensor own = plain_rows(of_all, row, rank);
+    if (target.defined()) targets[i].beta == 0 ? target.copy_(own) : target.add_(own);
+    row += rank;
+  }
+}
+
 // The same for a group whose inputs are one: `dhidden` [T, sum of r].
 void backward_to_input(const at::Tensor& dhidden, const at::Tensor& x, const LowRankGroup& group,
                        const InputGradient& dx) {
-  if (any_a_trains(group)) {
-    at::Tensor of_all =
-        at::empty({dhidden.size(1), x.size(1)}, dhidden.options().dtype(at::kFloat));
-    ops::matmul_into(of_all, dhidden, x.to(dhidden.scalar_type()), {.a = true}, /*beta=*/0);
-    int64_t row = 0;
-    for (LowRankBranch* branch : group) {
-      const int64_t rank = branch->a.shape()[0];
-      if (branch->a.requires_grad()) branch->a.accumulate_grad(plain_rows(of_all, row, rank));
-      row += rank;
-    }
-  }
+  if (any_a_trains(group)) write_a_gradients(dhidden, x.to(dhidden.scalar_type()), group);
   if (dx.tensor.defined()) dx.add(dhidden, stacked_a(group));
 }
 
@@ -167,6 +190,14 @@ at::Tensor low_rank_forward_(at::Tensor y, const at::Tensor& x, const LowRankBra
   return hidden;
 }
 
+// The gradient of A's output from dy. On GPUs the product scales by itself, into columns of a
+// wider matrix, too.
+static void write_hidden_gradient(at::Tensor out, const at::Tensor& dy,
+                                  const LowRankBranch& branch) {
+  if (is_for_cuda(out)) return ops::thin_product_into(out, dy, branch.b.value(), branch.scaling);
+  at::mul_out(out, ops::thin_product(dy, branch.b.value()), branch.scaling);
+}
+
 // Of branches that are one product, or of one.
 static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
                               const LowRankGroup& group, const DropoutDraw& draw,
@@ -174,21 +205,24 @@ static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSa
   const bool wants_hidden = any_a_trains(group) || dx.tensor.defined();
   const double scaling = group[0]->scaling;
   const at::Tensor scaled = saved.hidden * scaling;
-  std::vector<at::Tensor> parts;
+  // Of A's outputs, side by side.
+  const at::Tensor dhidden = wants_hidden ? at::empty_like(saved.hidden) : at::Tensor();
   int64_t column = 0;
   for (size_t i = 0; i < group.size(); ++i) {
     LowRankBranch& branch = *group[i];
     const int64_t rank = branch.a.shape()[0];
     const at::Tensor gradient = dy[i].to(branch.b.value().scalar_type());
     write_b_gradients(gradient, plain_columns(scaled, column, rank), branch);
-    if (wants_hidden) parts.push_back(ops::thin_product(gradient, branch.b.value()));
+    if (wants_hidden) {
+      write_hidden_gradient(plain_columns(dhidden, column, rank), gradient, branch);
+    }
     column += rank;
   }
   if (!wants_hidden) return;
   if (group.size() == 1) {
-    backward_to_input(parts[0].mul_(scaling), saved.x, *group[0], draw, dx);
+    backward_to_input(dhidden, saved.x, *group[0], draw, dx);
   } else {
-    backward_to_input(at::cat(parts, 1).mul_(scaling), saved.x, group, dx);
+    backward_to_input(dhidden, saved.x, group, dx);
   }
 }
 

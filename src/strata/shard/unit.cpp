@@ -1,5 +1,6 @@
 #include "strata/shard/unit.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -41,6 +42,15 @@ void close_segments(Unit& unit, int shard_group_size) {
                                    alignment_of(segment));
     segment.numel = segment.shard_numel * shard_group_size;
   }
+}
+
+// Those of the block, in the order in which they lie: the factors A of adapters one behind the
+// other, so that those of layers with one input are one matrix to a product (nn/low_rank).
+std::vector<nn::Parameter*> as_they_lie(std::vector<nn::Parameter*> parameters) {
+  std::ranges::stable_partition(parameters, [](const nn::Parameter* parameter) {
+    return parameter->name().ends_with(".lora_A.weight");
+  });
+  return parameters;
 }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -131,7 +141,7 @@ Partition partition_model(models::Model& model, int shard_group_size, const Wrap
     }
     std::vector<int> needed;
     const int own_index = static_cast<int>(partition.units.size());
-    for (nn::Parameter* parameter : block->parameters()) {
+    for (nn::Parameter* parameter : as_they_lie(block->parameters())) {
       const auto [entry, is_new] = owner.emplace(parameter, own_index);
       if (is_new) {
         Segment& segment = segment_for(unit, *parameter);

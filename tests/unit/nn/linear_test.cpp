@@ -81,13 +81,35 @@ class LinearTest : public ::testing::Test {
 };
 
 // Branches whose inputs are one are computed together, others by themselves.
-class SharedInputTest : public LinearTest, public ::testing::WithParamInterface<double> {};
-INSTANTIATE_TEST_SUITE_P(Dropout, SharedInputTest, ::testing::Values(0.0, 0.4));
+struct SharedInput {
+  double dropout;
+  bool lies_together;  // the factors A, as in a unit of the engine
+};
+class SharedInputTest : public LinearTest, public ::testing::WithParamInterface<SharedInput> {
+ protected:
+  static void lie_together(const std::vector<Parameter*>& factors) {
+    int64_t numel = 0;
+    for (const Parameter* factor : factors) numel += factor->numel();
+    const at::Tensor values = at::empty({numel}), gradients = at::full({numel}, std::nan(""));
+    int64_t begin = 0;
+    for (Parameter* factor : factors) {
+      const auto own = [&](const at::Tensor& all) { return all.narrow(0, begin, factor->numel()); };
+      own(values).copy_(factor->value().flatten());
+      factor->attach_value(own(values));
+      factor->attach_grad(own(gradients), /*overwrite=*/true);
+      begin += factor->numel();
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Inputs, SharedInputTest,
+                         ::testing::Values(SharedInput{0.0, false}, SharedInput{0.0, true},
+                                           SharedInput{0.4, false}, SharedInput{0.4, true}));
 
 TEST_P(SharedInputTest, EqualsTheLayersByThemselves) {
-  const auto q = make("q", /*bias=*/true, /*branch=*/true, /*dropout=*/GetParam());
+  const auto q = make("q", /*bias=*/true, /*branch=*/true, /*dropout=*/GetParam().dropout);
   const auto k = make("k", /*bias=*/false, /*branch=*/false);
   const auto v = make("v", /*bias=*/false, /*branch=*/true, /*dropout=*/0.0, /*rank=*/kRank + 2);
+  if (GetParam().lies_together) lie_together({&q->low_rank()->a, &v->low_rank()->a});
   const at::Tensor x = at::randn({kTokens, kIn}).requires_grad_(true);
   const auto outputs = linear_shared_input({q.get(), k.get(), v.get()}, x, context_);
   const at::Tensor x64 = reference_leaf(x);
@@ -105,20 +127,25 @@ TEST_P(SharedInputTest, EqualsTheLayersByThemselves) {
   EXPECT_LT(relative_error(x.grad(), x64.grad()), 1e-5);
   for (const Reference& r : references) expect_gradients(r);
 
-  // A frozen A beside one that trains, and gradients that are there already.
+  // Gradients that are there already, and a frozen A beside one that trains.
   for (const Reference& r : references) {
     for (const auto& [parameter, leaf] : r.leaves) {
       parameter->attach_grad(gradient_of(*parameter), /*overwrite=*/false);
     }
   }
+  torch::autograd::backward(linear_shared_input({q.get(), k.get(), v.get()}, x, context_),
+                            gradients);
+  EXPECT_LT(
+      relative_error(gradient_of(q->low_rank()->a), 2 * references[0].leaves[2].second.grad()),
+      1e-5);
   q->low_rank()->a.set_requires_grad(false);
   const at::Tensor frozen = gradient_of(q->low_rank()->a).clone();
   torch::autograd::backward(linear_shared_input({q.get(), k.get(), v.get()}, x, context_),
                             gradients);
   EXPECT_TRUE(at::equal(gradient_of(q->low_rank()->a), frozen));
-  EXPECT_LT(relative_error(x.grad(), 2 * x64.grad()), 1e-5);
+  EXPECT_LT(relative_error(x.grad(), 3 * x64.grad()), 1e-5);
   EXPECT_LT(
-      relative_error(gradient_of(v->low_rank()->a), 2 * references[2].leaves[1].second.grad()),
+      relative_error(gradient_of(v->low_rank()->a), 3 * references[2].leaves[1].second.grad()),
       1e-5);
 }
 

@@ -32,6 +32,20 @@ TEST(PlainView, OfAViewThatHasStrides) {
   EXPECT_THROW(plain_view(columns, 0, {6, 7}), c10::Error);
 }
 
+TEST(PlainView, MatricesThatLieOneBehindTheOther) {
+  const at::Tensor flat = at::arange(60, at::kFloat);
+  const auto matrix = [&](int64_t begin, int64_t rows) {
+    return plain_view(flat, begin, {rows, 5});
+  };
+  expect_same(joined_rows({matrix(10, 2), matrix(20, 3), matrix(35, 1)}),
+              flat.narrow(0, 10, 30).view({6, 5}));
+  EXPECT_FALSE(joined_rows({matrix(10, 2), matrix(21, 3)}).defined());          // a gap
+  EXPECT_FALSE(joined_rows({matrix(20, 3), matrix(10, 2)}).defined());          // another order
+  EXPECT_FALSE(joined_rows({matrix(10, 2), matrix(20, 3).clone()}).defined());  // elsewhere
+  EXPECT_FALSE(joined_rows({matrix(10, 2), flat.narrow(0, 20, 8).view({2, 4})}).defined());
+  EXPECT_FALSE(joined_rows({matrix(10, 2), matrix(20, 5).t()}).defined());  // columns
+}
+
 TEST(PlainView, NothingBeyondTheEnds) {
   const at::Tensor whole = at::zeros({6, 10});
   EXPECT_THROW(plain_view(whole, 50, {11}), c10::Error);

@@ -3,11 +3,13 @@
 #include "strata/shard/unit_store.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "strata/base/error.h"
 #include "strata/comm/mesh.h"
 #include "strata/models/registry.h"
+#include "strata/nn/linear.h"
 #include "strata/shard/loading.h"
 
 namespace strata::shard {
@@ -74,6 +76,26 @@ TEST(Partition, PiecesOfAllRanksAreEveryElementOnce) {
     for (nn::Parameter* parameter : model->parameters()) {
       EXPECT_EQ(covered[parameter], parameter->numel()) << parameter->name();
     }
+  }
+}
+
+TEST(Partition, FactorsOfOneInputLieOneBehindTheOther) {
+  auto model = models::create_model(tiny_llama(false), {});
+  for (nn::Parameter* parameter : model->parameters()) parameter->set_requires_grad(false);
+  for (nn::Linear* layer : model->blocks()[1]->linears()) {
+    layer->attach_low_rank(std::unique_ptr<nn::LowRankBranch>(new nn::LowRankBranch{
+        .a = {layer->path() + ".lora_A.weight", {64, layer->in_features()}, at::kFloat},
+        .b = {layer->path() + ".lora_B.weight", {layer->out_features(), 64}, at::kFloat}}));
+  }
+  const Partition partition = partition_model(*model, 2);
+  const Segment& factors = partition.units[1].segments[1];
+  ASSERT_EQ(factors.extents.size(), 14U);
+  int64_t next = 0;
+  for (size_t i = 0; i < 7; ++i) {
+    const Extent& extent = factors.extents[i];
+    EXPECT_THAT(extent.parameter->name(), ::testing::EndsWith("lora_A.weight"));
+    EXPECT_EQ(extent.begin, next);
+    next += extent.parameter->numel();
   }
 }
 
