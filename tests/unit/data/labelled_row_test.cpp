@@ -88,6 +88,21 @@ TEST_F(LabelledRowTest, LongTextsAreCutOrLeftOut) {
   EXPECT_THAT(names_of(dropped), ElementsAre("1"));
 }
 
+// As of a set of the wanted rows alone.
+TEST_F(LabelledRowTest, RowsThatNobodyWantsTellNoLabels) {
+  const std::vector<std::string> wanted = {line("ab", "x"), line("c", "w")};
+  const Dataset alone = prepare_lines(wanted);
+  std::vector<std::string> lines = wanted;
+  lines.push_back(line("defgh", "a"));
+  lines.push_back(line("i", "x"));
+  lines.push_back(line("j", Json::object()));
+  options_.max_rows = 2;
+  const Dataset found = prepare_lines(lines);
+  ASSERT_EQ(found.rows.size(), 2u);
+  EXPECT_EQ(found.labels, alone.labels);
+  EXPECT_EQ(found.num_targets, 2);
+}
+
 TEST_F(LabelledRowTest, WhatIsNoLabelIsNamed) {
   EXPECT_THAT(error_of<FormatError>({R"({"text": "a"})"}),
               HasSubstr("f.jsonl:1: found no label in \"label\" or \"labels\""));
