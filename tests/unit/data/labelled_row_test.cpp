@@ -121,6 +121,25 @@ TEST_F(LabelledRowTest, WhatIsNoLabelIsNamed) {
   }
 }
 
+TEST_F(LabelledRowTest, NumbersBeyond64BitsAreShownByTheirDigits) {
+  const auto big = [](const std::string& label) {
+    return R"({"text": "a", "label": )" + label + "}";
+  };
+  EXPECT_EQ(error_of<FormatError>({line("a", 1), big("36893488147419103232")}),
+            "f.jsonl:2: found 36893488147419103232 in \"label\", expected a label (a text, a whole "
+            "number of at most 64 bits, true or false); write it in quotes");
+  EXPECT_THAT(error_of<FormatError>({big("[36893488147419103232]")}),
+              HasSubstr("f.jsonl:1: found 36893488147419103232 in \"label\", expected a label"));
+  EXPECT_THAT(error_of<FormatError>({big("-" + std::string(50, '7'))}),
+              HasSubstr("found -" + std::string(39, '7') + "... in"));
+  options_.labelled->are_numbers = true;
+  const Dataset numbers = prepare_lines({big("36893488147419103232"), line("b", 1)});
+  EXPECT_THAT(numbers.rows[0].row_targets, ElementsAre(0x1p65f));
+  EXPECT_THAT(
+      error_of<FormatError>({big("1" + std::string(39, '0'))}),
+      HasSubstr("found 1" + std::string(39, '0') + " in \"label\", expected a finite number"));
+}
+
 TEST_F(LabelledRowTest, APairIsATextBehindAnother) {
   const auto pair = [](const char* first, const char* second) {
     return Json{{first, "ab"}, {second, "c"}, {"label", 1}}.dump();

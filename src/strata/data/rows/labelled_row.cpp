@@ -9,12 +9,17 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/data/files/column_advice.h"
 
 namespace strata::data {
 namespace {
 
 std::string shown(const Json& value) {
+  if (const auto digits = big_integer(value)) {
+    constexpr size_t kMost = 40;
+    return fmt::format("{}{}", digits->substr(0, kMost), digits->size() > kMost ? "..." : "");
+  }
   return value.is_primitive() ? value.dump(-1, ' ', /*ensure_ascii=*/true) : type_of(&value);
 }
 
@@ -68,6 +73,8 @@ std::optional<float> number_in(const Json& value) {
   double number = 0;
   if (value.is_number()) {
     number = value.get<double>();
+  } else if (const auto digits = big_integer(value)) {
+    number = std::strtod(std::string(*digits).c_str(), nullptr);
   } else if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
     char* end = nullptr;
@@ -134,6 +141,12 @@ std::string name_of(const Row& row, const std::string& column, const Json& label
   if (label.is_number_integer()) {
     const std::vector<std::string>* names = names_in(row, column);
     return names == nullptr ? label.dump() : name_behind(row, column, label, *names);
+  }
+  if (big_integer(label)) {
+    throw FormatError(
+        "{}: found {} in \"{}\", expected a label (a text, a whole number of at most 64 bits, true "
+        "or false); write it in quotes",
+        row.where(), shown(label), column);
   }
   if (label.is_number_float() && may_be_float) return python_float_repr(label.get<double>());
   throw FormatError(
