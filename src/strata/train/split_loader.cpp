@@ -31,6 +31,7 @@ data::DataRequest request_of(const config::RunConfig& config) {
   request.hub_cache = config.model.cache_dir;
   request.load.skip_bad_rows = config.data.on_bad_row == config::OnBadRow::kSkip;
   request.load.configuration = config.data.dataset_config;
+  request.load.reads_card_classes = config::recipe_of(config).reads_labels;
   for (const std::string& column : config.data.dataset_columns) {
     const size_t equals = column.find('=');
     request.load.columns.emplace_back(column.substr(0, equals), column.substr(equals + 1));

@@ -230,7 +230,24 @@ TEST_F(NamedNumbersTest, WithoutANameAreErrors) {
   EXPECT_THAT(
       error_of_label(-1),
       HasSubstr("f.parquet:1: found -1 in \"label\", which says that the row has no label"));
-  EXPECT_THAT(error_of_label(3), HasSubstr("f.parquet:1: found 3 in \"label\", expected 0 to 2"));
+  EXPECT_THAT(error_of_label("-1"), HasSubstr("which says that the row has no label"));
+  EXPECT_THAT(
+      error_of_label(3),
+      HasSubstr("f.parquet:1: found 3 in \"label\", expected 0 to 2 or one of the names that "
+                "the data set has for these (\"no\", \"yes\", \"perhaps\")"));
+  EXPECT_THAT(error_of_label(0.5), HasSubstr("found 0.5 in \"label\", expected 0 to 2"));
+  EXPECT_THAT(error_of_label("maybe"), HasSubstr("found \"maybe\" in \"label\", expected 0 to 2"));
+  EXPECT_THAT(error_of_label(parse_json_exactly("36893488147419103232", "x")),
+              HasSubstr("found 36893488147419103232 in \"label\", expected 0 to 2"));
+}
+
+// As datasets reads a table with such a column.
+TEST_F(NamedNumbersTest, AreTextsTruthValuesAndWholeNumbers) {
+  const Dataset found = made("label", {"perhaps", "0", true, 2.0, false, 1});
+  EXPECT_THAT(names_of(found), ElementsAre("perhaps", "no", "yes"));
+  EXPECT_EQ(found.label_kind, LabelKind::kClass);
+  EXPECT_EQ(made("label", {2.0}).label_kind, LabelKind::kClass);
+  EXPECT_THAT(names_of(made("labels", {Json::array({"q", "0"})})), ElementsAre("q", "p"));
 }
 
 TEST_F(NamedNumbersTest, AreNumbersWhereTheyAreToBeTold) {
