@@ -1,5 +1,6 @@
 """One run of the benchmark's job, measured in the same way on the reference stack and on Strata."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -14,6 +15,7 @@ import typing
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CORES, ROWS, LENGTH = 2, 4, 512
+LORA = {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
 
 
 class Case(typing.NamedTuple):
@@ -73,6 +75,29 @@ def fresh(folder):
     return folder
 
 
+def told_rows(text):
+    """What reference_sft.Clock printed."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith(('{"begin"', '{"step"'))]
+
+
+def reference_options(description, data):
+    """Of a reference that trains one epoch on the file --DATA; also whether it trains branches alone."""
+    parser = argparse.ArgumentParser(description=description)
+    for name in ("model", data, "output"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--lora", action="store_true")
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--length", type=int, required=True)
+    return parser.parse_args()
+
+
+def run_epoch_of_reference(script, output, lora, **options):
+    """Runs a script of reference_options() in one rank; returns its rows and its largest resident set in MB."""
+    command = [sys.executable, HERE / script, *flag_words(options | {"output": output}), *["--lora"] * lora]
+    _, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", 1)
+    return told_rows(text), peak
+
+
 def run_reference(inputs, output, case, steps):
     bin = pathlib.Path(sys.executable).parent
     starter = [sys.executable]
@@ -84,7 +109,7 @@ def run_reference(inputs, output, case, steps):
     command += ["--lora"] * (case.mode != "full") + ["--nf4"] * (case.mode == "qlora")
     command += ["--checkpointing"] * case.checkpointing + ["--bf16"] * case.bf16
     start, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", case.ranks)
-    rows = [json.loads(line) for line in text.splitlines() if line.startswith(('{"begin"', '{"step"'))]
+    rows = told_rows(text)
     return Run(step_ends=[row["time"] - start for row in rows if "time" in row],
                first_step_begun=next(row["begin"] for row in rows if "begin" in row) - start,
                losses=[row["loss"] for row in rows if "loss" in row], peak_rss_mb=peak, ranks=case.ranks)
@@ -100,7 +125,7 @@ def run_flags(inputs, output, mode, checkpointing, steps):
     if mode == "qlora":
         flags |= {"load_in_4bit": True, "bnb_4bit_use_double_quant": True}
     if mode != "full":
-        flags |= {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
+        flags |= LORA
     return flags
 
 
@@ -110,11 +135,25 @@ def types_of(case):
     return {"bf16": case.bf16, "dtype": "bfloat16" if rests_in_bf16 else "float32"}
 
 
-def strata_command(program, ranks, flags):
-    command = [program, "launch", "--num_processes", ranks, "--cpu", "sft"]
+def flag_words(flags):
+    """{"bf16": False, "seed": 100} as words of a command line."""
+    words = []
     for name, value in flags.items():
-        command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
-    return [str(part) for part in command]
+        words += [f"--{name}", str(value).lower() if isinstance(value, bool) else str(value)]
+    return words
+
+
+def strata_command(program, ranks, flags):
+    return [str(program), "launch", "--num_processes", str(ranks), "--cpu", "sft", *flag_words(flags)]
+
+
+def run_epoch_of_strata(program, recipe, flags, lora):
+    """An epoch in one rank; returns the rows that it logged, what it said and its largest resident set in MB."""
+    output = fresh(flags["output_dir"])
+    flags = {"num_train_epochs": 1, "learning_rate": 1e-4, "logging_steps": 1, "save_strategy": "no", "seed": 100, **flags,
+             **(LORA if lora else {})}
+    _, text, peak = execute([str(program), recipe, "--cpu", *flag_words(flags)], output / "log.txt", 1)
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()], text, peak
 
 
 def run_rows(program, ranks, flags):

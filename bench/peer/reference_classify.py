@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """The job of run_classify.py on the reference stack: transformers' Trainer. Prints as reference_sft.py does."""
 
-import argparse
 import json
 import os
 
@@ -11,17 +10,12 @@ from peft import LoraConfig, get_peft_model
 from transformers import (AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, Trainer, TrainingArguments,
                           set_seed)
 
+from job import reference_options
 from reference_sft import Clock
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("model", "data", "output"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--rows", type=int, required=True)
-    parser.add_argument("--length", type=int, required=True)
-    options = parser.parse_args()
+    options = reference_options(__doc__, "data")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     rows = [json.loads(line) for line in open(options.data)]
     names = sorted({row["label"] for row in rows})

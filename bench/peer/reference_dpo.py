@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """The job of run_dpo.py on the reference stack: TRL's DPOTrainer. Prints as reference_sft.py does."""
 
-import argparse
 import os
 
 import torch
@@ -10,17 +9,12 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer
 
+from job import reference_options
 from reference_sft import Clock
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("model", "pairs", "output"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--lora", action="store_true")
-    parser.add_argument("--rows", type=int, required=True)
-    parser.add_argument("--length", type=int, required=True)
-    options = parser.parse_args()
+    options = reference_options(__doc__, "pairs")
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     config = DPOConfig(
         output_dir=options.output, num_train_epochs=1, per_device_train_batch_size=options.rows,

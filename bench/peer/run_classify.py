@@ -3,15 +3,12 @@
 of two threads, and prints ratios (README.md). Texts have their own lengths: the reference pads those of a step."""
 
 import json
-import pathlib
 import statistics
-import sys
 
-from job import HERE, execute, fresh, made_inputs
+from job import made_inputs, run_epoch_of_reference, run_epoch_of_strata
 from measuring import commit, in_turn, machine, option_parser, parse_options, save_page, versions
 
 ROWS, LENGTH = 16, 256
-LORA = {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
 CASES = {"BERT, full": ("bert", False), "BERT, LoRA": ("bert", True), "ModernBERT, full": ("modernbert", False)}
 HEADER = """| case | reference, rows/s | Strata, rows/s | ratio | reference, MB | Strata, MB | ratio | loss difference |
 |---|---|---|---|---|---|---|---|"""
@@ -50,22 +47,14 @@ def made_model(inputs, family):
 
 
 def run_reference(model, data, output, lora):
-    command = [sys.executable, HERE / "reference_classify.py", "--model", model, "--data", data, "--output", output,
-               "--rows", ROWS, "--length", LENGTH] + ["--lora"] * lora
-    _, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", 1)
-    rows = [json.loads(line) for line in text.splitlines() if line.startswith(('{"begin"', '{"step"'))]
+    rows, peak = run_epoch_of_reference("reference_classify.py", output, lora, model=model, data=data, rows=ROWS, length=LENGTH)
     return [[row["time"] for row in rows if "time" in row], peak, [row["loss"] for row in rows if "loss" in row]]
 
 
 def run_strata(program, model, data, output, lora):
-    flags = {"model_name_or_path": model, "dataset_name": data, "output_dir": output, "num_train_epochs": 1,
-             "per_device_train_batch_size": ROWS, "max_length": LENGTH, "learning_rate": 1e-4, "logging_steps": 1,
-             "save_strategy": "no", "seed": 100, **(LORA if lora else {})}
-    command = [program, "classify", "--cpu"]
-    for name, value in flags.items():
-        command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
-    _, _, peak = execute([str(part) for part in command], fresh(output) / "log.txt", 1)
-    rows = [json.loads(line) for line in (pathlib.Path(output) / "metrics.jsonl").read_text().splitlines()]
+    flags = {"model_name_or_path": model, "dataset_name": data, "output_dir": output, "per_device_train_batch_size": ROWS,
+             "max_length": LENGTH}
+    rows, _, peak = run_epoch_of_strata(program, "classify", flags, lora)
     steps = [row for row in rows if "loss" in row]
     return [[row["elapsed_seconds"] for row in steps], peak, [row["loss"] for row in steps]]
 

@@ -3,14 +3,12 @@
 and prints ratios (README.md). Strata's seconds hold the pass that asks the reference before the first step."""
 
 import json
-import pathlib
 import statistics
-import sys
 
-from job import HERE, execute, fresh, made_inputs
+from job import made_inputs, run_epoch_of_reference, run_epoch_of_strata
 from measuring import commit, in_turn, machine, option_parser, parse_options, save_page, versions
 
-ROWS, LENGTH, LORA = 2, 512, {"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "lora_target_modules": "all-linear"}
+ROWS, LENGTH = 2, 512
 HEADER = """| case | reference, s | Strata, s | ratio | reference, MB | Strata, MB | ratio | loss difference |
 |---|---|---|---|---|---|---|---|"""
 
@@ -26,24 +24,17 @@ def write_pairs(inputs, steps):
 
 
 def run_reference(inputs, pairs, output, lora):
-    command = [sys.executable, HERE / "reference_dpo.py", "--model", inputs / "model", "--pairs", pairs, "--output", output,
-               "--rows", ROWS, "--length", LENGTH] + ["--lora"] * lora
-    _, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", 1)
-    rows = [json.loads(line) for line in text.splitlines() if line.startswith(('{"begin"', '{"step"'))]
+    rows, peak = run_epoch_of_reference("reference_dpo.py", output, lora, model=inputs / "model", pairs=pairs, rows=ROWS,
+                                        length=LENGTH)
     begin = next(row["begin"] for row in rows if "begin" in row)
     return [max(row["time"] for row in rows if "time" in row) - begin, peak, [row["loss"] for row in rows if "loss" in row]]
 
 
 def run_strata(program, inputs, pairs, output, lora):
-    flags = {"model_name_or_path": inputs / "model", "dataset_name": pairs, "output_dir": output, "num_train_epochs": 1,
-             "per_device_train_batch_size": ROWS, "max_length": LENGTH, "bf16": False, "learning_rate": 1e-4,
-             "logging_steps": 1, "save_strategy": "no", "seed": 100, **(LORA if lora else {})}
-    command = [program, "dpo", "--cpu"]
-    for name, value in flags.items():
-        command += [f"--{name}", str(value).lower() if isinstance(value, bool) else value]
-    _, text, peak = execute([str(part) for part in command], fresh(output) / "log.txt", 1)
+    flags = {"model_name_or_path": inputs / "model", "dataset_name": pairs, "output_dir": output, "per_device_train_batch_size": ROWS,
+             "max_length": LENGTH, "bf16": False}
+    rows, text, peak = run_epoch_of_strata(program, "dpo", flags, lora)
     asked = float(text.split("by the model as it starts, in ")[1].split(" s")[0])
-    rows = [json.loads(line) for line in (pathlib.Path(output) / "metrics.jsonl").read_text().splitlines()]
     trained = next(row["train_runtime"] for row in rows if "train_runtime" in row)
     return [trained + asked, peak, [row["loss"] for row in rows if "loss" in row]]
 

@@ -96,6 +96,23 @@ def test_an_adapter_goes_on_with_its_own_labels(inputs, tmp_path):
     assert found.returncode == 1 and "labels.json: found something else than id2label and label2id" in found.stderr
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_stream_tells_the_labels_of_the_rows_that_it_uses(inputs, tmp_path, world):
+    """Oracle: a run over a file of these rows alone. Behind them stand a label that comes first by its characters, and none."""
+    used = rows_of("b", "c", "b", "d")[:8]
+    behind = [{"text": "never seen", "label": "a"}, {"text": "nor this", "label": None}]
+    flags = dict(max_steps=4, learning_rate=1e-3, per_device_train_batch_size=2 // world)
+    in_order = dict(train_sampling_strategy="sequential")
+    alone = run_strata(flags_of(inputs, tmp_path / "alone", used, **flags, **in_order), world, recipe="classify")
+    streamed = run_strata(flags_of(inputs, tmp_path / "streamed", used + behind, **flags,
+                                   dataset_streaming=True), world, recipe="classify")
+    assert names_in(streamed.folder) == names_in(alone.folder) == ["b", "c", "d"]
+    assert len(alone.losses) == 4 and streamed.losses == alone.losses
+    one = run_strata_raw(flags_of(inputs, tmp_path / "one", rows_of("b")[:2] + behind, **{**flags, "max_steps": 1},
+                                  dataset_streaming=True), world, recipe="classify")
+    assert one.returncode == 2 and 'found the label "b" alone in the training rows' in one.stderr, one.stderr
+
+
 REFUSED = {
     "smoothed_numbers": (rows_of(0.5, 0.25), None, dict(label_smoothing_factor=0.1),
                          "label_smoothing_factor: found 0.1 for labels that are numbers, expected it with classes; remove it"),

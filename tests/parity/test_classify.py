@@ -288,6 +288,7 @@ def test_nothing_answers_from_a_classifier(inputs, tmp_path, settings):
 
 
 @pytest.mark.parametrize("name,kind", [("plain", "SequenceClassification"), ("bert", "SequenceClassification"), ("roberta", "SequenceClassification"),
+                                       ("plain", "TokenClassification"), ("gpt2", "TokenClassification"),
                                        ("bert", "TokenClassification"), ("distilbert", "TokenClassification")])
 @pytest.mark.parametrize("labels", [3, 5])
 def test_an_adapter_brings_its_head_to_a_base_with_another(inputs, tmp_path, name, kind, labels):
@@ -297,13 +298,13 @@ def test_an_adapter_brings_its_head_to_a_base_with_another(inputs, tmp_path, nam
     from peft import PeftModel
 
     folder = tmp_path / "base"
-    plain = inputs.model(name) if name == "plain" else save_encoder(tmp_path / "plain", name)
+    plain = inputs.model(name) if name in inputs.MODELS else save_encoder(tmp_path / "plain", name)
     model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(plain, num_labels=labels)
     tokenizer = transformers.AutoTokenizer.from_pretrained(plain)
     model.config.pad_token_id = tokenizer.pad_token_id
     for saved in (model, tokenizer):
         saved.save_pretrained(folder)
-    targets = {"plain": "q_proj", "distilbert": "q_lin"}.get(name, "query")
+    targets = {"plain": "q_proj", "gpt2": "c_attn", "distilbert": "q_lin"}.get(name, "query")
     run = run_strata(flags_of(inputs, folder, tmp_path / "out", **{**LORA, "max_steps": 3, "lora_target_modules": [targets]},
                               ignore_mismatched_sizes=True), recipe="classify")
     strata("merge-adapter", run.folder, tmp_path / "merged")
@@ -314,6 +315,30 @@ def test_an_adapter_brings_its_head_to_a_base_with_another(inputs, tmp_path, nam
     ids = tokenizer(read(inputs.data("labelled") / "test.jsonl")[0]["text"], return_tensors="pt")
     with torch.no_grad():
         assert torch.allclose(merged.eval()(**ids).logits, adapted(**ids).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "tied", "gpt2"])
+def test_a_model_that_tells_labels_of_tokens_begins_a_new_head(inputs, tmp_path, name):
+    """Oracle: the run from the same model without that head. What predicts tokens refuses it."""
+    import transformers
+
+    plain, folder = inputs.model(name), tmp_path / "base"
+    shutil.copytree(plain, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    model = transformers.AutoModelForTokenClassification.from_pretrained(plain, num_labels=3)
+    model.save_pretrained(folder)
+    told = "score" if name != "gpt2" else "classifier"
+    assert {f"{told}.weight", f"{told}.bias"} < safetensors.torch.load_file(folder / "model.safetensors").keys()
+    expected = run_strata(flags_of(inputs, plain, tmp_path / "expected", max_steps=3), recipe="classify")
+    run = run_strata(flags_of(inputs, folder, tmp_path / "out", max_steps=3), recipe="classify")
+    assert run.losses == expected.losses and len(run.losses) == 3
+    ours, theirs = (safetensors.torch.load_file(each.folder / "model.safetensors") for each in (run, expected))
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+    kind = type(model).__name__
+    text = strata("chat", "--model_name_or_path", folder, "--prompt", "hello", code=2)
+    assert f"base: found {kind}, whose head tells labels of tokens, expected a model that predicts them" in text
+    other = run_strata_raw(base_flags(folder, inputs.data("text"), tmp_path / "sft", max_steps=1))
+    assert other.returncode == 2 and (f"model_name_or_path: found {kind}, whose head tells labels of tokens, for the recipe sft, expected a model "
+                                      "that predicts tokens; start from the one that it was made of, or run strata classify") in other.stderr
 
 
 def test_a_checkpoint_converts_to_a_classifier(inputs, tmp_path):

@@ -178,15 +178,72 @@ def test_a_row_without_a_label_is_named(inputs, encoder, tmp_path, skips):  # no
         assert 'train-00000-of-00001.parquet:6: found -1 in "label", which says that the row has no label' in run.stderr
 
 
+def write(folder, split, rows):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def mnli(data, folder):
+    """The two evaluations of MNLI: other rows, other numbers of them, and another label first."""
+    renamed = rename(data, folder.with_name("renamed"), {"sentence1": "premise", "sentence2": "hypothesis"})
+    train, matched = read(renamed / "train.jsonl"), read(renamed / "test.jsonl")
+    mismatched = [row for row in train if row["label"] != matched[0]["label"]][:7] + train[:4]
+    for split, rows in (("train", train), ("validation_matched", matched), ("validation_mismatched", mismatched)):
+        write(folder, split, rows)
+    return folder
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_mnli_is_evaluated_on_both_of_its_sets(inputs, encoder, tmp_path, world):  # noqa: F811
+    """Oracle: Trainer's evaluations of one set and of the other; run_glue.py adds "_mm" to the names of the second."""
+    flags = settings_of(inputs, encoder, tmp_path / "out", model="bert_segments", **EVALUATED)
+    data = mnli(flags["dataset_name"], tmp_path / "data")
+    run = run_strata({**flags, "dataset_name": data, "task_name": "mnli", "per_device_train_batch_size": 2 // world}, world, recipe="classify")
+    told = [row for row in run.state["log_history"] if "eval_loss" in row]
+    assert len(told) == 2
+    for split, ending in (("validation_matched", ""), ("validation_mismatched", "_mm")):
+        alone = tmp_path / split
+        write(alone, "train", read(data / "train.jsonl"))
+        write(alone, "test", read(data / f"{split}.jsonl"))
+        expected = classification_reference.log_history({**flags, "dataset_name": alone, "task_name": "mnli", "text_column_names": ["premise"],
+                                                         "text_pair_column_names": ["hypothesis"]})
+        compare([{**row, **{key: row[key + ending] for key in ("eval_loss", "eval_accuracy") if key in row}}
+                 for row in run.state["log_history"]], expected)
+    assert all(row["eval_loss"] != row["eval_loss_mm"] for row in told)
+
+
+@pytest.mark.parametrize("named", [dict(dataset_test_split="validation_matched"), dict(splits="train,validation_mismatched"), dict(task_name=None)],
+                         ids=["split", "splits", "no_task"])
+def test_a_split_that_is_named_is_evaluated_alone(inputs, encoder, tmp_path, named):  # noqa: F811
+    flags = settings_of(inputs, encoder, tmp_path / "out", model="bert", max_steps=1, eval_strategy="steps", eval_steps=1)
+    flags = {**flags, "dataset_name": mnli(flags["dataset_name"], tmp_path / "data"), "task_name": "mnli", **named}
+    if "task_name" in named:
+        flags["splits"] = "train,validation_matched,validation"
+    run = run_strata(flags, recipe="classify")
+    assert [key for row in run.history for key in row if key.endswith("_mm")] == []
+    assert sum("eval_loss" in row for row in run.history) == 1
+
+
+def test_labels_of_the_second_evaluation_are_told_of(inputs, encoder, tmp_path):  # noqa: F811
+    flags = settings_of(inputs, encoder, tmp_path / "out", model="bert", max_steps=1, eval_strategy="steps", eval_steps=1, rehearse=True)
+    data = mnli(flags["dataset_name"], tmp_path / "data")
+    write(data, "validation_mismatched", [{**read(data / "train.jsonl")[0], "label": 2}])
+    run = run_strata({**flags, "dataset_name": data, "task_name": "mnli"}, recipe="classify")
+    assert 'warning: label "2" is that of 1 row of the evaluation alone (the first: ' in run.text and "validation_mismatched.jsonl:1)" in run.text
+    assert label_names(run) == ["0", "1", "2"] and run.text.count("evaluation batch of ") == 2
+    write(data, "validation_mismatched", [{**read(data / "train.jsonl")[0], "label": -1}])
+    found = run_strata_raw({**flags, "dataset_name": data, "task_name": "mnli"}, recipe="classify")
+    assert found.returncode == 1 and 'validation_mismatched.jsonl:1: found -1 in "label"' in found.stderr
+
+
 def test_a_task_names_its_columns_and_splits(inputs, encoder, tmp_path):  # noqa: F811
-    """MNLI is evaluated on validation_matched; CoLA has one text and Matthews' correlation."""
+    """MNLI is evaluated on validation_matched, where there is no other; CoLA has one text and Matthews' correlation."""
     flags = settings_of(inputs, encoder, tmp_path / "mnli", model="bert", max_steps=2, **{**EVALUATED, "eval_steps": 2})
     data = rename(flags["dataset_name"], tmp_path / "data", {"sentence1": "premise", "sentence2": "hypothesis"})
     (data / "test.jsonl").rename(data / "validation_matched.jsonl")
-    shutil.copy(data / "validation_matched.jsonl", data / "validation_mismatched.jsonl")
     run = run_strata({**flags, "dataset_name": data, "task_name": "MNLI"}, recipe="classify")
     told = [row for row in run.history if "eval_loss" in row]
-    assert len(told) == 1 and "eval_accuracy" in told[0] and "eval_f1" not in told[0]
+    assert len(told) == 1 and "eval_accuracy" in told[0] and not {"eval_f1", "eval_loss_mm"} & told[0].keys()
     texts = rename(flags["dataset_name"], tmp_path / "texts", {"sentence1": "sentence"})
     cola = {**settings_of(inputs, encoder, tmp_path / "cola", task_name="cola", **CAUSAL), "dataset_name": texts}
     run = run_strata(cola, recipe="classify")

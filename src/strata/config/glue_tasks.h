@@ -14,8 +14,13 @@ struct GlueTask {
   std::string_view first, second;  // columns of texts; second empty: there is one text
   bool tells_number = false;
   std::string_view splits = {};  // empty: the recipe's
+  // Evaluated beside the first that there is of these; empty: there is none.
+  std::string_view second_split = {};
   std::vector<std::string_view> figures = {"accuracy"};
 };
+
+// What names of its figures end with.
+inline constexpr std::string_view kSecondEvaluation = "_mm";
 
 // nullptr: there is none of that name.
 const GlueTask* find_glue_task(std::string_view name);

@@ -197,6 +197,7 @@ class Preparation::Steps {
   }
 
   void take(RowOutcome outcome) {
+    if (is_full()) return;  // the rest of a batch: as if it had not been read
     if (outcome.error) {
       if (!options_.skip_bad_rows || !is_format_error(outcome.error)) {
         std::rethrow_exception(outcome.error);
@@ -207,7 +208,7 @@ class Preparation::Steps {
       stats_.num_cut_sources += outcome.row.source_is_cut;
       stats_.num_cut_targets += outcome.row.target_is_cut;
       stats_.num_long += outcome.is_long;
-      if (!is_full() && (!outcome.is_long || options_.long_rows != "drop")) describe(outcome);
+      if (!outcome.is_long || options_.long_rows != "drop") describe(outcome);
       if (!outcome.is_long || options_.long_rows == "truncate") {
         number_labels(outcome);
         take(std::move(outcome.row.example));

@@ -113,6 +113,13 @@ void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& a
         "what it tells with transformers' AutoModelForSequenceClassification",
         folder.path().string());
   }
+  if (const std::string name = models::token_classifier(folder.config()); !name.empty()) {
+    throw ConfigError(
+        "{}: found {}, whose head tells labels of tokens, expected a model that predicts them; "
+        "read "
+        "what it tells with transformers' AutoModelForTokenClassification",
+        folder.path().string(), name);
+  }
   if (const int64_t labels = models::num_labels(folder.config()); labels > 0) {
     throw ConfigError(
         "{}: found a model that gives texts a {}, expected one that predicts tokens; read its "

@@ -20,12 +20,15 @@ bool begins_with_any(std::string_view weight, const auto& beginnings) {
                              [&](std::string_view each) { return weight.starts_with(each); });
 }
 
-bool is_classifier(const Json& config) {
+// The first class that config.json names; empty: none.
+std::string class_of(const Json& config) {
   const auto found = config.find("architectures");
-  return found != config.end() && found->is_array() && !found->empty() &&
-         found->front().is_string() &&
-         std::string_view(found->front().get_ref<const std::string&>()).ends_with(kEnding);
+  const bool is_there =
+      found != config.end() && found->is_array() && !found->empty() && found->front().is_string();
+  return is_there ? found->front().get<std::string>() : "";
 }
+
+bool is_classifier(const Json& config) { return class_of(config).ends_with(kEnding); }
 
 void give_head(Json& config, const std::vector<std::string>& names, std::string_view recipe) {
   const std::string type = ConfigReader(config).text("model_type", "");
@@ -72,6 +75,15 @@ const std::vector<std::string>& other_heads() {
 }
 
 bool is_of_other_head(std::string_view weight) { return begins_with_any(weight, other_heads()); }
+
+bool is_token_head_weight(std::string_view weight) {
+  return weight.starts_with("score.") || weight.starts_with("classifier.");
+}
+
+std::string token_classifier(const Json& config) {
+  const std::string name = class_of(config);
+  return name.ends_with("ForTokenClassification") ? name : "";
+}
 
 int64_t num_labels(const Json& config) {
   if (!is_classifier(config)) return 0;

@@ -30,6 +30,12 @@ bool is_of_other_head(std::string_view weight);
 // What names of the last begin with.
 const std::vector<std::string>& other_heads();
 
+// Of a decoder's weights: whether it is one of a head that tells labels of tokens, or of the layer
+// in whose place that stands.
+bool is_token_head_weight(std::string_view weight);
+// The class of a model with such a head, as config.json names it; empty: it is that of another.
+std::string token_classifier(const Json& config);
+
 // How many numbers the head of such a model gives, as transformers counts them; 0: config.json is
 // that of another.
 int64_t num_labels(const Json& config);

@@ -67,8 +67,14 @@ WeightSources TiedDecoder::check_weights(const hf::ModelFolder& folder) {
     expected.push_back({parameter, std::move(names)});
   }
   std::vector<std::string> ignored = options_.ignored_suffixes;
-  if (starts_head) ignored.insert(ignored.end(), {kHeadWeight, "lm_head.bias", kRewardWeight});
-  return match_weights(folder, expected, ignored, options_.ignored_prefixes);
+  std::vector<std::string> heads = options_.ignored_prefixes;
+  if (starts_head) {
+    ignored.insert(ignored.end(), {kHeadWeight, "lm_head.bias"});
+    for (const std::string& name : folder.names()) {
+      if (is_token_head_weight(name)) heads.push_back(name);
+    }
+  }
+  return match_weights(folder, expected, ignored, heads);
 }
 
 void init_as_decoder(const nn::Parameter& parameter, at::Tensor full, double deviation,

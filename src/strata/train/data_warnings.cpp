@@ -239,7 +239,7 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
     }
   };
   add(sets.train, "");
-  if (sets.eval) add(*sets.eval, "evaluation: ");
+  for (const data::TokenStore* set : sets.evaluations()) add(*set, "evaluation: ");
   return lines;
 }
 

@@ -75,6 +75,13 @@ std::vector<int64_t> lengths_to_group(const config::RunConfig& config,
 
 }  // namespace
 
+std::vector<const data::TokenStore*> Datasets::evaluations() const {
+  std::vector<const data::TokenStore*> sets;
+  if (eval) sets.push_back(&*eval);
+  if (second_eval) sets.push_back(&*second_eval);
+  return sets;
+}
+
 const std::string& data_name(const config::DataConfig& config) {
   return config.dataset_name.empty() ? config.train_file : config.dataset_name;
 }
@@ -136,12 +143,15 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   sets.train = loader.training_rows();
   if (config.train.eval_strategy != config::Interval::kNo || config.train.eval_on_start) {
     sets.eval = loader.evaluation_rows();
+    sets.second_eval = loader.second_evaluation_rows();
   }
   require_positions(limits, sets.train);
-  if (sets.eval) require_positions(limits, *sets.eval);
+  for (const data::TokenStore* set : sets.evaluations()) require_positions(limits, *set);
   // Before a model is loaded and an epoch trained.
   training_sampler(config, sets.train, wanted.data_parallel_size);
-  if (sets.eval) evaluation_sampler(config, *sets.eval, wanted.data_parallel_size);
+  for (const data::TokenStore* set : sets.evaluations()) {
+    evaluation_sampler(config, *set, wanted.data_parallel_size);
+  }
   sets.warnings = find_data_mistakes(config, limits, vocabulary, sets);
   return sets;
 }

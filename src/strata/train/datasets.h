@@ -22,9 +22,13 @@ struct Datasets {
   std::optional<text::ChatTemplate> chat_template;
   std::string chat_template_source;
   data::TokenStore train;
-  std::optional<data::TokenStore> eval;  // only when the settings ask for evaluation
-  std::vector<std::string> notes;        // what loading them did beside what was asked
-  std::vector<std::string> warnings;     // what is probably a mistake
+  std::optional<data::TokenStore> eval;         // only when the settings ask for evaluation
+  std::optional<data::TokenStore> second_eval;  // of a task that has one, beside the first
+  std::vector<std::string> notes;               // what loading them did beside what was asked
+  std::vector<std::string> warnings;            // what is probably a mistake
+
+  // Those that are there.
+  std::vector<const data::TokenStore*> evaluations() const;
 };
 
 // What the training data are called: dataset_name, or train_file.

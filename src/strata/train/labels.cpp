@@ -80,14 +80,15 @@ LabelProblem problem_of_rows(data::LabelKind kind) {
 }
 
 void require_one_kind(const Datasets& datasets) {
-  if (!datasets.eval) return;
   const data::LabelKind train = datasets.train.stats().label_kind;
-  const data::LabelKind eval = datasets.eval->stats().label_kind;
-  if (train == eval) return;
-  throw FormatError(
-      "label_column_name: found {} in the rows of the evaluation, expected {} as in those of the "
-      "training; give both the same labels, or say with --do_regression what they are",
-      describe(eval), describe(train));
+  for (const data::TokenStore* set : datasets.evaluations()) {
+    const data::LabelKind eval = set->stats().label_kind;
+    if (train == eval) continue;
+    throw FormatError(
+        "label_column_name: found {} in the rows of the evaluation, expected {} as in those of the "
+        "training; give both the same labels, or say with --do_regression what they are",
+        describe(eval), describe(train));
+  }
 }
 
 void require_kind_of_task(const config::ClassifyConfig& settings) {
@@ -120,24 +121,24 @@ void require_classes_to_smooth(const config::RunConfig& config) {
       config.train.label_smoothing_factor, problem == LabelProblem::kNumbers ? "numbers" : "lists");
 }
 
-// Those of both sets, in the order in which they came.
+// Those of all sets, in the order in which they came.
 std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::string>& notes) {
   std::vector<std::string> names;
   for (const data::SeenLabel& label : datasets.train.stats().labels) names.push_back(label.name);
-  if (!datasets.eval) return names;
-  const std::vector<std::string> trained = names;
-  for (const data::SeenLabel& label : datasets.eval->stats().labels) {
-    if (std::ranges::find(trained, label.name) != trained.end()) continue;
-    names.push_back(label.name);
-    notes.push_back(fmt::format(
-        "warning: label \"{}\" is that of {} of the evaluation alone (the first: {}): nothing "
-        "teaches it, and the head tells it all the same",
-        label.name, counted(label.count, "row"), label.first));
+  for (const data::TokenStore* set : datasets.evaluations()) {
+    for (const data::SeenLabel& label : set->stats().labels) {
+      if (std::ranges::find(names, label.name) != names.end()) continue;
+      names.push_back(label.name);
+      notes.push_back(fmt::format(
+          "warning: label \"{}\" is that of {} of the evaluation alone (the first: {}): nothing "
+          "teaches it, and the head tells it all the same",
+          label.name, counted(label.count, "row"), label.first));
+    }
   }
   return names;
 }
 
-// Those that the files of both sets have names for, in the order of their numbers, then all others.
+// Those that the files of the sets have names for, in the order of their numbers, then all others.
 std::vector<std::string> in_order(const Datasets& datasets, std::vector<std::string> found) {
   sort_names(found);
   std::vector<std::string> names;
@@ -148,7 +149,7 @@ std::vector<std::string> in_order(const Datasets& datasets, std::vector<std::str
     }
   };
   add(datasets.train.stats().class_names);
-  if (datasets.eval) add(datasets.eval->stats().class_names);
+  for (const data::TokenStore* set : datasets.evaluations()) add(set->stats().class_names);
   add(found);
   return names;
 }

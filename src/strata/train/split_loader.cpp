@@ -10,6 +10,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/checks/rated_checks.h"
+#include "strata/config/glue_tasks.h"
 #include "strata/config/recipes.h"
 #include "strata/data/files/data_sets.h"
 #include "strata/data/files/seen_files.h"
@@ -30,6 +31,7 @@ data::DataRequest request_of(const config::RunConfig& config) {
   request.hub_cache = config.model.cache_dir;
   request.load.skip_bad_rows = config.data.on_bad_row == config::OnBadRow::kSkip;
   request.load.configuration = config.data.dataset_config;
+  request.load.reads_card_classes = config::recipe_of(config).reads_labels;
   for (const std::string& column : config.data.dataset_columns) {
     const size_t equals = column.find('=');
     request.load.columns.emplace_back(column.substr(0, equals), column.substr(equals + 1));
@@ -178,15 +180,29 @@ data::TokenStore SplitLoader::training_rows() const {
   return load(request_, training_split(config_.data), std::move(options));
 }
 
-data::TokenStore SplitLoader::evaluation_rows() const {
+data::PrepareOptions SplitLoader::evaluation_options() const {
   data::PrepareOptions options = options_;
   options.packing = config_.data.eval_packing.value_or(config_.data.packing);
   options.separate_documents = config_.data.packing;
+  return options;
+}
+
+data::TokenStore SplitLoader::evaluation_rows() const {
   data::DataRequest request = request_;
   const bool is_file = !config_.data.validation_file.empty();
   if (is_file) request.names = config_.data.validation_file;
   const std::string split = is_file ? "train" : evaluation_split(config_.data, request);
-  return load(std::move(request), split, std::move(options));
+  return load(std::move(request), split, evaluation_options());
+}
+
+std::optional<data::TokenStore> SplitLoader::second_evaluation_rows() const {
+  const config::GlueTask* task = config::find_glue_task(config_.classify.task_name);
+  if (task == nullptr || task->second_split.empty()) return std::nullopt;
+  const bool is_other = config_.data.splits != task->splits;
+  if (is_other || !config_.data.validation_file.empty()) return std::nullopt;
+  const std::string split(task->second_split);
+  if (!data::has_splits(request_, split)) return std::nullopt;
+  return load(request_, split, evaluation_options());
 }
 
 data::TokenStore SplitLoader::load(data::DataRequest request, const std::string& split,

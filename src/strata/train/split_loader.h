@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "strata/config/run_config.h"
@@ -23,12 +24,15 @@ class SplitLoader {
 
   data::TokenStore training_rows() const;
   data::TokenStore evaluation_rows() const;
+  // Nothing: the task has none, its data lack it, or the settings name what is evaluated.
+  std::optional<data::TokenStore> second_evaluation_rows() const;
 
  private:
   using Make = std::function<data::DatasetStats(data::TokenWriter&)>;
 
   data::TokenStore load(data::DataRequest request, const std::string& split,
                         data::PrepareOptions options) const;
+  data::PrepareOptions evaluation_options() const;
   // Rows that an earlier run has tokenized alike, or new ones, kept for the next.
   data::TokenStore load_or_make(const data::TokenSources& sources, const Make& make,
                                 data::SharedProgress& progress) const;

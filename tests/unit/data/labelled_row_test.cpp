@@ -88,6 +88,21 @@ TEST_F(LabelledRowTest, LongTextsAreCutOrLeftOut) {
   EXPECT_THAT(names_of(dropped), ElementsAre("1"));
 }
 
+// As of a set of the wanted rows alone.
+TEST_F(LabelledRowTest, RowsThatNobodyWantsTellNoLabels) {
+  const std::vector<std::string> wanted = {line("ab", "x"), line("c", "w")};
+  const Dataset alone = prepare_lines(wanted);
+  std::vector<std::string> lines = wanted;
+  lines.push_back(line("defgh", "a"));
+  lines.push_back(line("i", "x"));
+  lines.push_back(line("j", Json::object()));
+  options_.max_rows = 2;
+  const Dataset found = prepare_lines(lines);
+  ASSERT_EQ(found.rows.size(), 2u);
+  EXPECT_EQ(found.labels, alone.labels);
+  EXPECT_EQ(found.num_targets, 2);
+}
+
 TEST_F(LabelledRowTest, WhatIsNoLabelIsNamed) {
   EXPECT_THAT(error_of<FormatError>({R"({"text": "a"})"}),
               HasSubstr("f.jsonl:1: found no label in \"label\" or \"labels\""));
@@ -104,6 +119,25 @@ TEST_F(LabelledRowTest, WhatIsNoLabelIsNamed) {
         error_of<FormatError>({line("a", 1), line("b", label)}),
         HasSubstr("f.jsonl:2: found -1 in \"label\", which says that the row has no label"));
   }
+}
+
+TEST_F(LabelledRowTest, NumbersBeyond64BitsAreShownByTheirDigits) {
+  const auto big = [](const std::string& label) {
+    return R"({"text": "a", "label": )" + label + "}";
+  };
+  EXPECT_EQ(error_of<FormatError>({line("a", 1), big("36893488147419103232")}),
+            "f.jsonl:2: found 36893488147419103232 in \"label\", expected a label (a text, a whole "
+            "number of at most 64 bits, true or false); write it in quotes");
+  EXPECT_THAT(error_of<FormatError>({big("[36893488147419103232]")}),
+              HasSubstr("f.jsonl:1: found 36893488147419103232 in \"label\", expected a label"));
+  EXPECT_THAT(error_of<FormatError>({big("-" + std::string(50, '7'))}),
+              HasSubstr("found -" + std::string(39, '7') + "... in"));
+  options_.labelled->are_numbers = true;
+  const Dataset numbers = prepare_lines({big("36893488147419103232"), line("b", 1)});
+  EXPECT_THAT(numbers.rows[0].row_targets, ElementsAre(0x1p65f));
+  EXPECT_THAT(
+      error_of<FormatError>({big("1" + std::string(39, '0'))}),
+      HasSubstr("found 1" + std::string(39, '0') + " in \"label\", expected a finite number"));
 }
 
 TEST_F(LabelledRowTest, APairIsATextBehindAnother) {
@@ -196,7 +230,24 @@ TEST_F(NamedNumbersTest, WithoutANameAreErrors) {
   EXPECT_THAT(
       error_of_label(-1),
       HasSubstr("f.parquet:1: found -1 in \"label\", which says that the row has no label"));
-  EXPECT_THAT(error_of_label(3), HasSubstr("f.parquet:1: found 3 in \"label\", expected 0 to 2"));
+  EXPECT_THAT(error_of_label("-1"), HasSubstr("which says that the row has no label"));
+  EXPECT_THAT(
+      error_of_label(3),
+      HasSubstr("f.parquet:1: found 3 in \"label\", expected 0 to 2 or one of the names that "
+                "the data set has for these (\"no\", \"yes\", \"perhaps\")"));
+  EXPECT_THAT(error_of_label(0.5), HasSubstr("found 0.5 in \"label\", expected 0 to 2"));
+  EXPECT_THAT(error_of_label("maybe"), HasSubstr("found \"maybe\" in \"label\", expected 0 to 2"));
+  EXPECT_THAT(error_of_label(parse_json_exactly("36893488147419103232", "x")),
+              HasSubstr("found 36893488147419103232 in \"label\", expected 0 to 2"));
+}
+
+// As datasets reads a table with such a column.
+TEST_F(NamedNumbersTest, AreTextsTruthValuesAndWholeNumbers) {
+  const Dataset found = made("label", {"perhaps", "0", true, 2.0, false, 1});
+  EXPECT_THAT(names_of(found), ElementsAre("perhaps", "no", "yes"));
+  EXPECT_EQ(found.label_kind, LabelKind::kClass);
+  EXPECT_EQ(made("label", {2.0}).label_kind, LabelKind::kClass);
+  EXPECT_THAT(names_of(made("labels", {Json::array({"q", "0"})})), ElementsAre("q", "p"));
 }
 
 TEST_F(NamedNumbersTest, AreNumbersWhereTheyAreToBeTold) {

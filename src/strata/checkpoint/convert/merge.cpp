@@ -129,11 +129,16 @@ class Merger {
     if (!hf::is_buffer(weight)) layout.num_parameters += numel;
   }
 
+  bool is_of_other_head(const std::string& weight) const {
+    return models::is_of_other_head(weight) ||
+           (!models::is_encoder(config_) && models::is_token_head_weight(weight));
+  }
+
   Layout layout_of_result() const {
     Layout layout;
     for (const SavedTensor& tensor : base_.tensors()) {
       const bool is_replaced =
-          (parts_.num_labels() && models::is_of_other_head(tensor.weight)) ||
+          (parts_.num_labels() && is_of_other_head(tensor.weight)) ||
           std::ranges::count(parts_.new_head(), tensor.weight, &AdapterParts::NewWeight::first) > 0;
       if (!is_replaced) add_tensor(layout, tensor.weight, parts_.resized(tensor));
     }

@@ -255,6 +255,14 @@ std::vector<std::vector<fs::path>> find_data_files(const DataRequest& request) {
   return files;
 }
 
+std::vector<ClassNames> find_card_classes(const DataRequest& request) {
+  std::vector<ClassNames> cards;
+  for (const fs::path& path : locate_all(request)) {
+    cards.push_back(card_classes(path, request.load));
+  }
+  return cards;
+}
+
 bool has_splits(const DataRequest& request, const std::string& specification) {
   const std::vector<SplitPart> parts = parse_split(specification);
   return std::ranges::all_of(locate_all(request), [&](const fs::path& path) {

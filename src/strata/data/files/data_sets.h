@@ -43,6 +43,9 @@ Split load_data(const DataRequest& request);
 // data set and part of the split, which is what slices and weights count by.
 std::vector<std::vector<std::filesystem::path>> find_data_files(const DataRequest& request);
 
+// What the cards of the data sets say of their columns: what else a cache depends on.
+std::vector<ClassNames> find_card_classes(const DataRequest& request);
+
 // Whether every data set of the request has the splits that `specification` names.
 bool has_splits(const DataRequest& request, const std::string& specification);
 

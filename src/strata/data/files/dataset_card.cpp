@@ -27,18 +27,48 @@ std::string front_matter(const std::string& text) {
   return "";
 }
 
+// The names of a class, of a feature as `datasets` writes it: what it is stands first, lists of
+// classes count as classes. Undefined: it is none. YAML can nest a feature in itself.
+YAML::Node names_of(const YAML::Node& feature, int depth = 0) {
+  constexpr int kDeepest = 8;
+  if (!feature.IsMap() || depth > kDeepest) return YAML::Node(YAML::NodeType::Undefined);
+  for (const auto& member : feature) {
+    const std::string kind = member.first.as<std::string>("");
+    if (kind == "name") continue;
+    if (kind == "class_label" && member.second.IsMap()) return member.second["names"];
+    const bool holds_other =
+        kind == "dtype" || kind == "list" || kind == "large_list" || kind == "sequence";
+    return names_of(holds_other ? member.second : YAML::Node(), depth + 1);
+  }
+  return YAML::Node(YAML::NodeType::Undefined);
+}
+
 class CardReader {
  public:
   explicit CardReader(std::string subject) : subject_(std::move(subject)) {}
 
-  std::vector<DatasetConfiguration> read(const std::string& text) const {
+  std::vector<DatasetConfiguration> read(const YAML::Node& card) const {
     std::vector<DatasetConfiguration> all;
-    const YAML::Node card = YAML::Load(text);
     if (!card.IsMap() || !card["configs"]) return all;
     const YAML::Node list = card["configs"];
     if (!list.IsSequence()) refuse(list, "configs", "a list");
     for (const YAML::Node& entry : list) all.push_back(read_entry(entry));
     return all;
+  }
+
+  // Of the configuration of that name; of the only one where `takes_only`.
+  ClassNames read_classes(const YAML::Node& card, const std::string& name, bool takes_only) const {
+    if (!card.IsMap() || !card["dataset_info"]) return {};
+    const YAML::Node info = card["dataset_info"];
+    if (info.IsMap()) {
+      return takes_only || name_of(info) == name ? read_features(info["features"]) : ClassNames();
+    }
+    if (!info.IsSequence()) return {};
+    for (const YAML::Node& entry : info) {
+      const bool is_it = takes_only ? info.size() == 1 : entry.IsMap() && name_of(entry) == name;
+      if (is_it && entry.IsMap()) return read_features(entry["features"]);
+    }
+    return {};
   }
 
   [[noreturn]] void refuse_yaml(const YAML::Exception& error) const {
@@ -52,6 +82,38 @@ class CardReader {
                            const std::string& expected) const {
     throw FormatError("{}:{}: found no usable \"{}\" of a configuration, expected {}", subject_,
                       at.Mark().line + 2, what, expected);
+  }
+
+  static std::string name_of(const YAML::Node& info) {
+    return info["config_name"] ? info["config_name"].as<std::string>("") : "default";
+  }
+
+  ClassNames read_features(const YAML::Node& features) const {
+    ClassNames classes;
+    if (!features || !features.IsSequence()) return classes;
+    for (const YAML::Node& feature : features) {
+      if (!feature.IsMap() || !feature["name"] || !feature["name"].IsScalar()) continue;
+      const YAML::Node names = names_of(feature);
+      classes[feature["name"].as<std::string>()] =
+          names.IsDefined() ? read_names(names) : std::vector<std::string>();
+    }
+    return classes;
+  }
+
+  // A list, or a map of which number is called what.
+  std::vector<std::string> read_names(const YAML::Node& names) const {
+    std::vector<std::string> all(names.size());
+    size_t at = 0;
+    for (const auto& item : names) {
+      const YAML::Node& name = names.IsMap() ? item.second : static_cast<const YAML::Node&>(item);
+      const auto place = names.IsMap() ? item.first.as<size_t>(all.size()) : at++;
+      if (place >= all.size() || !name.IsScalar()) refuse(names, "names", "one for each number");
+      all[place] = name.as<std::string>();
+    }
+    std::vector<std::string> sorted = all;
+    std::ranges::sort(sorted);
+    if (std::ranges::adjacent_find(sorted) != sorted.end()) refuse(names, "names", "each once");
+    return all;
   }
 
   std::string text_of(const YAML::Node& entry, const char* key) const {
@@ -127,19 +189,38 @@ class CardReader {
   std::string subject_;
 };
 
-}  // namespace
-
-std::vector<DatasetConfiguration> read_configurations(const fs::path& folder) {
+// What `read` makes of the card of a folder; nothing where there is none.
+template <typename Read>
+auto read_card(const fs::path& folder, const Read& read)
+    -> decltype(read(std::declval<CardReader>(), YAML::Node())) {
   const fs::path path = folder / "README.md";
   if (!fs::is_regular_file(path)) return {};
   const std::string yaml = front_matter(read_file(path));
   if (yaml.empty()) return {};
   const CardReader reader(path.string());
   try {
-    return reader.read(yaml);
+    return read(reader, YAML::Load(yaml));
   } catch (const YAML::Exception& error) {
     reader.refuse_yaml(error);
   }
+}
+
+}  // namespace
+
+std::vector<DatasetConfiguration> read_configurations(const fs::path& folder) {
+  return read_card(
+      folder, [](const CardReader& reader, const YAML::Node& card) { return reader.read(card); });
+}
+
+ClassNames read_card_classes(const fs::path& folder, const std::string& configuration) {
+  return read_card(folder, [&](const CardReader& reader, const YAML::Node& card) {
+    const std::vector<DatasetConfiguration> all = reader.read(card);
+    if (!all.empty()) {
+      const auto& chosen = choose_configuration(all, configuration, folder.string());
+      return reader.read_classes(card, chosen.name, /*takes_only=*/false);
+    }
+    return reader.read_classes(card, configuration, /*takes_only=*/configuration.empty());
+  });
 }
 
 const DatasetConfiguration& choose_configuration(const std::vector<DatasetConfiguration>& all,

@@ -1,11 +1,14 @@
-// What the README.md of a data set says about its configurations: the list `configs` of the YAML
-// between its first two lines of three dashes. Never looks for the files.
+// What the README.md of a data set says about its configurations and their columns: the lists
+// `configs` and `dataset_info` of the YAML between its first two lines of three dashes. Never looks
+// for the files.
 #pragma once
 
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "strata/data/files/source.h"
 
 namespace strata::data {
 
@@ -26,5 +29,10 @@ std::vector<DatasetConfiguration> read_configurations(const std::filesystem::pat
 const DatasetConfiguration& choose_configuration(const std::vector<DatasetConfiguration>& all,
                                                  const std::string& name,
                                                  const std::string& subject);
+
+// The columns that the card describes (`features`): names of classes where it has them, none for
+// what is no class. `configuration`: of these; empty: the default one. Errors: as above, and
+// FormatError for classes without a name for each number, or with one name twice.
+ClassNames read_card_classes(const std::filesystem::path& folder, const std::string& configuration);
 
 }  // namespace strata::data

@@ -29,7 +29,7 @@ size_t text_size(const Json& value) {
 void RowCollector::begin_file(const std::filesystem::path& path, std::pair<double, double> part) {
   file_ = std::make_shared<const std::string>(path.string());
   file_part_ = part;
-  class_names_.reset();
+  name_classes({});
   mapped_.reset();
   position_ = forgotten_ = 0;
   batch_.part = part.first;
@@ -64,7 +64,11 @@ void RowCollector::add(Json fields, int64_t line, int64_t number) {
   if (batch_.rows.size() >= kBatchRows || batch_bytes_ >= kBatchBytes) flush();
 }
 
+void RowCollector::describe_columns(ClassNames card) { card_ = std::move(card); }
+
 void RowCollector::name_classes(ClassNames names) {
+  for (const auto& [column, classes] : card_) names[column] = classes;
+  std::erase_if(names, [](const auto& column) { return column.second.empty(); });
   if (names.empty()) return class_names_.reset();
   class_names_ = std::make_shared<const ClassNames>(std::move(names));
 }

@@ -37,7 +37,9 @@ class RowCollector {
   void add(Json fields, int64_t line, int64_t number = 0);
   // A row that cannot be read: throws FormatError(message), or counts it.
   void refuse(const std::string& message);
-  // Those of the rows to come, until the next begin_file.
+  // Before the first file: what counts for these columns whatever files say; no names: no class.
+  void describe_columns(ClassNames card);
+  // What the file says of the rows to come, until the next begin_file.
   void name_classes(ClassNames names);
   // Rows without a column that the file has.
   void leave_out(const std::string& column, int64_t rows) { left_out_[column] += rows; }
@@ -65,6 +67,7 @@ class RowCollector {
   int64_t first_;
   bool wants_more_ = true;
   std::shared_ptr<const std::string> file_;
+  ClassNames card_;
   std::shared_ptr<const ClassNames> class_names_;
   std::pair<double, double> file_part_;
   std::optional<MappedFile> mapped_;

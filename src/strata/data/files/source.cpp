@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/base/scratch_file.h"
+#include "strata/data/files/dataset_card.h"
 #include "strata/data/files/decompress.h"
 #include "strata/data/files/file_format.h"
 #include "strata/data/files/row_collector.h"
@@ -173,6 +174,11 @@ std::vector<double> places_of(const std::vector<fs::path>& files) {
 
 }  // namespace
 
+ClassNames card_classes(const fs::path& file_or_folder, const LoadOptions& options) {
+  if (!options.reads_card_classes || !fs::is_directory(file_or_folder)) return {};
+  return read_card_classes(file_or_folder, options.configuration);
+}
+
 ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
                       const LoadOptions& options, const TakeRows& take, int64_t first) {
   ReadResult result{.files = find_split_files(file_or_folder, split, options.configuration),
@@ -190,6 +196,7 @@ ReadResult read_split(const fs::path& file_or_folder, const std::string& split,
     return take(std::move(batch));
   };
   RowCollector collector(take_renamed, options.skip_bad_rows, first);
+  collector.describe_columns(card_classes(file_or_folder, options));
   const std::vector<double> places = places_of(result.files);
   try {
     for (size_t i = 0; i < result.files.size() && collector.wants_more(); ++i) {

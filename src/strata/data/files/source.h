@@ -33,7 +33,7 @@ struct Row {
   std::shared_ptr<const std::string> file;  // shared by the rows of a file; null: not from a file
   int64_t line = 0;    // from 1: where the row begins; in parquet and arrow files the row's number
   int64_t number = 0;  // from 1, of a row that shares its line with others of a JSON array, else 0
-  std::shared_ptr<const ClassNames> class_names = {};  // that the file has; null: none
+  std::shared_ptr<const ClassNames> class_names = {};  // that its file or card has; null: none
 
   // "train.jsonl:17", how messages name the row; "train.json:1 (row 17)" with a number.
   std::string where() const;
@@ -83,6 +83,8 @@ struct LoadOptions {
   // "dialog".
   std::vector<std::pair<std::string, std::string>> columns = {};
   std::string configuration = {};  // of the data set (dataset_config), see split_files.h
+  // Names of classes in the data set's card count, as for `datasets` before those of the files.
+  bool reads_card_classes = false;
 };
 
 // Reads one split in batches, so that memory holds a part of a file however large it is.
@@ -102,6 +104,9 @@ struct LoadOptions {
 // which count as none, are left out.
 ReadResult read_split(const std::filesystem::path& file_or_folder, const std::string& split,
                       const LoadOptions& options, const TakeRows& take, int64_t first = 0);
+
+// What the card of a folder says of its columns (read_card_classes), where the options want it.
+ClassNames card_classes(const std::filesystem::path& file_or_folder, const LoadOptions& options);
 
 // The number of rows that read_split hands out, at most `limit`. Errors in rows that it does not
 // look into are told when they are read.

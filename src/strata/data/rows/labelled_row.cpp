@@ -1,20 +1,27 @@
 #include "strata/data/rows/labelled_row.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
+#include <ranges>
 #include <utility>
 
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/data/files/column_advice.h"
 
 namespace strata::data {
 namespace {
 
 std::string shown(const Json& value) {
+  if (const auto digits = big_integer(value)) {
+    constexpr size_t kMost = 40;
+    return fmt::format("{}{}", digits->substr(0, kMost), digits->size() > kMost ? "..." : "");
+  }
   return value.is_primitive() ? value.dump(-1, ' ', /*ensure_ascii=*/true) : type_of(&value);
 }
 
@@ -25,6 +32,8 @@ std::string first_of(const Row& row, std::initializer_list<const char*> columns)
   }
   return "";
 }
+
+constexpr size_t kNamedClasses = 10;
 
 // Columns of GLUE's pairs, as run_glue.py knows them.
 constexpr std::pair<const char*, const char*> kPairs[] = {{"sentence1", "sentence2"},
@@ -68,6 +77,8 @@ std::optional<float> number_in(const Json& value) {
   double number = 0;
   if (value.is_number()) {
     number = value.get<double>();
+  } else if (const auto digits = big_integer(value)) {
+    number = std::strtod(std::string(*digits).c_str(), nullptr);
   } else if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
     char* end = nullptr;
@@ -88,9 +99,26 @@ bool has_fraction(const Json& value) {
          value.get_ref<const std::string&>().find_first_of(".eE") != std::string::npos;
 }
 
-LabelKind kind_of(const Row& row, const Json& label, const LabelledOptions& options) {
+const std::vector<std::string>* names_in(const Row& row, const std::string& column) {
+  if (!row.class_names) return nullptr;
+  const auto found = row.class_names->find(column);
+  return found == row.class_names->end() ? nullptr : &found->second;
+}
+
+const Json& label_in(const Row& row, const std::string& column) {
+  if (const Json* label = row.find(column)) return *label;
+  throw FormatError(
+      "{}: found no label in \"{}\" (columns: {}), expected one in every row; add it, or leave "
+      "such "
+      "rows out with --on_bad_row skip",
+      row.where(), column, column_names(row));
+}
+
+LabelKind kind_of(const Row& row, const std::string& column, const LabelledOptions& options) {
+  const Json& label = label_in(row, column);
   if (options.are_numbers.value_or(false)) return LabelKind::kNumber;
   if (label.is_array()) return LabelKind::kLabels;
+  if (names_in(row, column) != nullptr) return LabelKind::kClass;
   if (options.are_numbers || !has_fraction(label)) return LabelKind::kClass;
   if (!label.is_string()) return LabelKind::kNumber;
   throw FormatError(
@@ -107,33 +135,51 @@ LabelKind kind_of(const Row& row, const Json& label, const LabelledOptions& opti
       row.where(), column);
 }
 
-// Of a number that stands for it.
-const std::string& name_behind(const Row& row, const std::string& column, const Json& label,
-                               const std::vector<std::string>& names) {
-  if (label == -1) refuse_hidden(row, column);
-  const auto number = label.get<int64_t>();
-  if (number >= 0 && static_cast<size_t>(number) < names.size()) {
-    return names[static_cast<size_t>(number)];
+// The number of a class, also as a table or a truth value has it; nothing: the value is none.
+std::optional<double> class_number(const Json& label) {
+  if (label.is_boolean()) return label.get<bool>() ? 1 : 0;
+  if (label.is_number()) return label.get<double>();
+  if (!label.is_string()) return std::nullopt;
+  const std::string& text = label.get_ref<const std::string&>();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size();
+  return is_whole ? std::optional(static_cast<double>(number)) : std::nullopt;
+}
+
+// Of the classes that a data set names: as `datasets` reads them, a name or a number that stands
+// for it.
+const std::string& name_among(const std::vector<std::string>& names, const Row& row,
+                              const std::string& column, const Json& label) {
+  const auto named = std::ranges::find(names, label.is_string() ? label.get<std::string>() : "");
+  if (label.is_string() && named != names.end()) return *named;
+  const std::optional<double> number = class_number(label);
+  if (number == -1) refuse_hidden(row, column);
+  if (number && *number >= 0 && *number < static_cast<double>(names.size()) &&
+      *number == std::floor(*number)) {
+    return names[static_cast<size_t>(*number)];
   }
   throw FormatError(
-      "{}: found {} in \"{}\", expected 0 to {}, for which the file has names of classes",
-      row.where(), number, column, names.size() - 1);
+      "{}: found {} in \"{}\", expected 0 to {} or one of the names that the data set has for "
+      "these "
+      "(\"{}\"{}); mend the label, or the names in README.md",
+      row.where(), shown(label), column, names.size() - 1,
+      fmt::join(names | std::views::take(kNamedClasses), "\", \""),
+      names.size() > kNamedClasses ? ", ..." : "");
 }
 
-const std::vector<std::string>* names_in(const Row& row, const std::string& column) {
-  if (!row.class_names) return nullptr;
-  const auto found = row.class_names->find(column);
-  return found == row.class_names->end() ? nullptr : &found->second;
-}
-
-// As Python's str() writes it, but for numbers with names.
+// As Python's str() writes it, but where the classes have names.
 std::string name_of(const Row& row, const std::string& column, const Json& label, bool may_be_float,
                     const std::string& first_row) {
+  if (const auto* names = names_in(row, column)) return name_among(*names, row, column, label);
   if (label.is_string()) return label.get<std::string>();
   if (label.is_boolean()) return label.get<bool>() ? "True" : "False";
-  if (label.is_number_integer()) {
-    const std::vector<std::string>* names = names_in(row, column);
-    return names == nullptr ? label.dump() : name_behind(row, column, label, *names);
+  if (label.is_number_integer()) return label.dump();
+  if (big_integer(label)) {
+    throw FormatError(
+        "{}: found {} in \"{}\", expected a label (a text, a whole number of at most 64 bits, true "
+        "or false); write it in quotes",
+        row.where(), shown(label), column);
   }
   if (label.is_number_float() && may_be_float) return python_float_repr(label.get<double>());
   throw FormatError(
@@ -142,15 +188,6 @@ std::string name_of(const Row& row, const std::string& column, const Json& label
       label.is_number_float() ? "; add --do_regression true where labels are numbers"
       : label.is_array()      ? "; write a list in every row where texts have several labels"
                               : "");
-}
-
-const Json& label_in(const Row& row, const std::string& column) {
-  if (const Json* label = row.find(column)) return *label;
-  throw FormatError(
-      "{}: found no label in \"{}\" (columns: {}), expected one in every row; add it, or leave "
-      "such "
-      "rows out with --on_bad_row skip",
-      row.where(), column, column_names(row));
 }
 
 std::string joined_text(const Row& row, const std::vector<std::string>& columns,
@@ -178,7 +215,7 @@ RowFormat detect_labelled(const Row& row, const LabelledOptions& options) {
   find_texts(row, options, format);
   format.label_column = label_column_of(row, options);
   format.names_numbers = options.are_numbers.has_value();
-  format.label = kind_of(row, label_in(row, format.label_column), options);
+  format.label = kind_of(row, format.label_column, options);
   return format;
 }
 

@@ -169,6 +169,15 @@ void add_rows(KeyHash& hash, const TokenSources& sources, const HashMemory& memo
   hash.add(fmt::format("{} {} {}", fmt::join(request.weights, ","),
                        request.weights.empty() ? 0 : request.seed, request.load.skip_bad_rows));
   for (const auto& [wanted, name] : request.load.columns) hash.add(wanted), hash.add(name);
+  if (!request.load.reads_card_classes) return;
+  for (const ClassNames& card : find_card_classes(request)) {
+    hash.add(fmt::format("{}", card.size()));
+    for (const auto& [column, names] : card) {
+      hash.add(column);
+      hash.add(fmt::format("{}", names.size()));
+      for (const std::string& name : names) hash.add(name);
+    }
+  }
 }
 
 void add_tokenizer(KeyHash& hash, const text::Tokenizer& tokenizer, const HashMemory& memory) {

@@ -34,7 +34,8 @@ struct TokenSources {
   std::vector<std::vector<std::filesystem::path>> files = {};
 };
 
-// 32 hexadecimal digits: the hash of the files' bytes in order, the split specification and
+// 32 hexadecimal digits: the hash of the files' bytes in order, the names of classes in cards
+// where they count, the split specification and
 // weights, the tokenizer's files and named tokens, the template and the dates that it writes now,
 // the options that change the result, and the build of this program. Reads every file of the
 // request once, large ones that `memory` knows not even that. Errors: as find_data_files.

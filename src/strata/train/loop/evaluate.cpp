@@ -12,8 +12,8 @@ namespace strata::train {
 
 std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                                          const config::RunConfig& config, Trainee& trainee,
-                                         const Recipe& recipe,
-                                         const StopRequest& is_asked_to_stop) {
+                                         const Recipe& recipe, const StopRequest& is_asked_to_stop,
+                                         Split split) {
   const comm::Mesh& mesh = trainee.store->mesh();
   comm::Group& world = *mesh.world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, mesh.data_parallel_size());
@@ -26,7 +26,7 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
     data::MicroBatch batch =
         data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id());
     batch.num_real_rows = rows.num_real;
-    MicroPass pass = evaluate_batch(config, trainee, recipe, batch);
+    MicroPass pass = evaluate_batch(config, trainee, recipe, batch, split);
     // Ranks of a sequence group have the same rows.
     const double counted = static_cast<double>(rows.num_real) / mesh.sequence_size();
     if (const double loss = pass.mean_loss(); std::isfinite(loss)) {

@@ -25,6 +25,7 @@ struct EvalSums {
 // meanwhile, which is looked at before every batch.
 std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
                                          const config::RunConfig& config, Trainee& trainee,
-                                         const Recipe& recipe, const StopRequest& is_asked_to_stop);
+                                         const Recipe& recipe, const StopRequest& is_asked_to_stop,
+                                         Split split = Split::kEval);
 
 }  // namespace strata::train

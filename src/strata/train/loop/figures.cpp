@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "strata/comm/agreement.h"
 
 namespace strata::train {
@@ -171,8 +173,10 @@ void MeanFigures::add(const Figures& figures) {
   ++num_micro_steps_;
 }
 
-void MeanFigures::write_to(Json& values, const std::string& prefix) const {
-  for (const Figure& figure : sums_) values[prefix + figure.name] = figure.mean();
+void MeanFigures::write_to(Json& values, const std::string& prefix, std::string_view ending) const {
+  for (const Figure& figure : sums_) {
+    values[fmt::format("{}{}{}", prefix, figure.name, ending)] = figure.mean();
+  }
 }
 
 Json MeanFigures::state() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strata/base/json.h"
@@ -70,8 +71,8 @@ class MeanFigures {
  public:
   void add(const Figures& figures);
   bool is_empty() const { return num_micro_steps_ == 0; }
-  // Each by its name behind `prefix`.
-  void write_to(Json& values, const std::string& prefix = "") const;
+  // Each by its name between `prefix` and `ending`.
+  void write_to(Json& values, const std::string& prefix = "", std::string_view ending = "") const;
 
   Json state() const;
   // Also what versions before wrote, which knew two figures. Throws Json::exception.

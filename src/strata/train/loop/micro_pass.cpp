@@ -99,11 +99,10 @@ void look_at(Trainee& trainee, Split split, const data::MicroBatch& rows,
 }
 
 MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
-                         const data::MicroBatch& rows) {
+                         const data::MicroBatch& rows, Split split) {
   nn::ForwardContext context;
   context.head.label_smoothing = static_cast<float>(config.train.label_smoothing_factor);
-  Measurement measurement(trainee, Split::kEval,
-                          recipe.objective(rows, Split::kEval, recipe.count(rows)),
+  Measurement measurement(trainee, split, recipe.objective(rows, split, recipe.count(rows)),
                           /*balance_scale=*/0, context);
   trainee.executor->evaluate(batch_of(rows, trainee), context);
   MicroPass pass = measurement.read();

@@ -38,6 +38,6 @@ void look_at(Trainee& trainee, Split split, const data::MicroBatch& rows,
 
 // Collective.
 MicroPass evaluate_batch(const config::RunConfig& config, Trainee& trainee, const Recipe& recipe,
-                         const data::MicroBatch& rows);
+                         const data::MicroBatch& rows, Split split = Split::kEval);
 
 }  // namespace strata::train

@@ -186,16 +186,16 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
     parts.push_back(fmt::format("longest batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));
   }
-  if (datasets.eval) {
-    const LongestBatch longest = longest_evaluation_batch(*datasets.eval, config, mesh);
+  for (const data::TokenStore* set : datasets.evaluations()) {
+    const LongestBatch longest = longest_evaluation_batch(*set, config, mesh);
     const Clock::time_point start = Clock::now();
     with_memory_for(
         fmt::format("the longest evaluation batch ({} in {})", counted(longest.num_tokens, "token"),
                     counted(longest.rows.size(), "row")),
         "lower per_device_eval_batch_size", [&] {
-          evaluate_batch(
-              config, trainee, recipe,
-              data::collate_rows(*datasets.eval, longest.rows, trainee.model->decoder_start_id()));
+          evaluate_batch(config, trainee, recipe,
+                         data::collate_rows(*set, longest.rows, trainee.model->decoder_start_id()),
+                         set == &*datasets.eval ? Split::kEval : Split::kSecondEval);
         });
     parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
                                 seconds_since(start)));

@@ -16,6 +16,7 @@
 #include "strata/report/trainer_state.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/early_stopping.h"
+#include "strata/train/loop/evaluate.h"
 #include "strata/train/loop/figures.h"
 #include "strata/train/loop/loss_guard.h"
 #include "strata/train/loop/step_plan.h"
@@ -127,6 +128,10 @@ class Trainer {
   enum class Evaluation { kOrdinary, kBest, kBrokenOff };
   // At the start of a run, before any step, nothing is decided.
   Evaluation evaluate(bool decides = true);
+  // What an evaluation of all sets logs. Nothing: broken off, as one of a set is.
+  std::optional<Json> evaluate_sets();
+  std::optional<EvalSums> evaluate_set(const data::TokenStore& set, Split split,
+                                       const StopRequest& asked);
   // A picture of the run is not worth the run.
   void finish_profile(StepProfile& profile);
   // What is due behind a step: evaluation and save. False: the evaluation was broken off.

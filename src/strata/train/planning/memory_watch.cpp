@@ -82,7 +82,9 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
       }
     }
   };
-  if (datasets.eval) run_forward(*datasets.eval, forward_rows(config));
+  for (const data::TokenStore* set : datasets.evaluations()) {
+    run_forward(*set, forward_rows(config));
+  }
   if (const auto rows = config.preference.precompute_ref_batch_size) {
     run_forward(datasets.train, *rows);
   }

@@ -48,6 +48,11 @@ class ClassifyObjective final : public Objective {
 };
 
 class Classify final : public Recipe {
+  struct Set {
+    std::vector<int64_t> classes = {};  // of its labels
+    size_t size = 0;
+  };
+
  public:
   explicit Classify(const BeforeTraining& before)
       : loss_(loss_of(before.config.classify.problem)),
@@ -57,10 +62,14 @@ class Classify final : public Recipe {
         reads_first_(before.trainee.model->reads_first_token()),
         pad_id_(reads_first_ ? -1 : require_pad_id(*before.datasets.tokenizer)) {
     const std::vector<std::string>& names = before.config.classify.label_names;
-    if (before.datasets.eval) eval_size_ = before.datasets.eval->size();
-    if (loss_ == nn::DocumentLoss::kNumbers) return;
-    classes_[0] = classes_of(before.datasets.train.stats(), names);
-    if (before.datasets.eval) classes_[1] = classes_of(before.datasets.eval->stats(), names);
+    const auto add = [&](Split split, const data::TokenStore& set) {
+      Set& made = sets_[static_cast<size_t>(split)];
+      made.size = set.size();
+      if (loss_ != nn::DocumentLoss::kNumbers) made.classes = classes_of(set.stats(), names);
+    };
+    add(Split::kTrain, before.datasets.train);
+    if (before.datasets.eval) add(Split::kEval, *before.datasets.eval);
+    if (before.datasets.second_eval) add(Split::kSecondEval, *before.datasets.second_eval);
   }
 
   LossCounts count(const data::MicroBatch& batch) const override {
@@ -72,13 +81,14 @@ class Classify final : public Recipe {
     nn::DocumentTask task{.loss = loss_,
                           .rows = reads_first_ ? first_tokens(batch) : last_tokens(batch, pad_id_),
                           .num_counted = batch.num_real_rows};
+    const Set& set = sets_[static_cast<size_t>(split)];
     for (size_t row = 0; row < batch.rows.size(); ++row) {
       // Of lists without a label nothing is there.
       append_targets(batch.row_targets.empty() ? std::vector<float>{} : batch.row_targets[row],
-                     classes_[split == Split::kTrain ? 0 : 1], task.targets);
+                     set.classes, task.targets);
     }
     Places places;
-    if (split == Split::kEval && figures_.are_placed()) places = {batch.rows, eval_size_};
+    if (split != Split::kTrain && figures_.are_placed()) places = {batch.rows, set.size};
     return std::make_unique<ClassifyObjective>(std::move(task), split, std::move(places));
   }
 
@@ -102,11 +112,11 @@ class Classify final : public Recipe {
   }
 
   nn::DocumentLoss loss_;
-  size_t num_labels_, eval_size_ = 0;
+  size_t num_labels_;
   LabelFigures figures_;
   bool reads_first_;
   int64_t pad_id_;
-  std::vector<int64_t> classes_[2];  // of the labels of both sets
+  Set sets_[3];  // by split
 };
 
 }  // namespace

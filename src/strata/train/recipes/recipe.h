@@ -22,7 +22,7 @@
 namespace strata::train {
 
 // Which data set a micro-batch's rows are of.
-enum class Split { kTrain, kEval };
+enum class Split { kTrain, kEval, kSecondEval };
 
 // Of a micro-batch; of a step over all its micro-batches and ranks; of an evaluation's batch.
 struct LossCounts {

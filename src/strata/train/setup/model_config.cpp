@@ -51,6 +51,14 @@ void require_recipe_of(const Json& model_config, const config::RunConfig& config
         config.recipe == "seq2seq" ? "a model with encoder and decoder"
                                    : "a causal language model");
   }
+  const std::string tells_tokens = models::token_classifier(model_config);
+  if (!tells_tokens.empty() && !config::recipe_of(config).judges_documents()) {
+    throw ConfigError(
+        "model_name_or_path: found {}, whose head tells labels of tokens, for the recipe {}, "
+        "expected a model that predicts tokens; start from the one that it was made of, or run "
+        "strata classify in its place",
+        tells_tokens, config.recipe);
+  }
   const int64_t labels = models::num_labels(model_config);
   if (labels > 0 && !config::recipe_of(config).judges_documents()) {
     throw ConfigError(
