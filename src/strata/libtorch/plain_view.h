@@ -27,7 +27,8 @@ inline void check_range(int64_t begin, int64_t count, int64_t available) {
 
 // The elements of contiguous `whole` from `begin` on, as many as `shape` takes. The view has a
 // version of its own: autograd does not notice when `whole` is written.
-// Requires: `whole` requires no gradient. c10::Error: they are not there.
+// Requires: nothing that is recorded reads the view of a tensor that requires a gradient.
+// c10::Error: they are not there.
 inline at::Tensor plain_view(const at::Tensor& whole, int64_t begin, at::IntArrayRef shape) {
   TORCH_CHECK(whole.is_contiguous(), "view: found a strided tensor, expected a contiguous one");
   at::Tensor view = plain_view_detail::over_storage_of(whole, begin);

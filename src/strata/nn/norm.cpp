@@ -15,6 +15,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor in_shape_of(const at::Tensor& x, const at::Tensor& rows) {
+  return rows.sizes() == x.sizes() ? rows : plain_view(rows, 0, x.sizes());
+}
+
 struct NormCall {
   Parameter* weight;
   double eps;
@@ -33,14 +37,11 @@ struct NormCall {
     }
     return x.size(1) == width ? x : plain_view(x, 0, {x.numel() / width, width});
   }
+  at::Tensor again(const at::Tensor& x) const { return in_shape_of(x, run(rows(x)).y); }
 };
 
 GradTarget weight_target(Parameter& weight) {
   return weight.requires_grad() ? weight.grad() : GradTarget{at::Tensor(), 0.0f};
-}
-
-at::Tensor in_shape_of(const at::Tensor& x, const at::Tensor& rows) {
-  return rows.sizes() == x.sizes() ? rows : plain_view(rows, 0, x.sizes());
 }
 
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
@@ -97,14 +98,14 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) {
 
 Remakable RmsNorm::forward_remakable(const at::Tensor& x) {
   const NormCall call{&weight_, eps_, kind_};
-  return {RmsNormFunction::apply(call, x), [call, kept = x.detach()] { return call.run(kept).y; }};
+  return {RmsNormFunction::apply(call, x), [call, kept = x.detach()] { return call.again(kept); }};
 }
 
 RmsNorm::Branches RmsNorm::forward_with_residual(const at::Tensor& x) {
   const NormCall call{&weight_, eps_, kind_};
   const variable_list outputs = RmsNormResidualFunction::apply(call, x);
   // The weight is gathered in the block's backward pass too.
-  const auto again = [call, kept = x.detach()] { return call.run(kept).y; };
+  const auto again = [call, kept = x.detach()] { return call.again(kept); };
   return {{outputs[0], again}, outputs[1]};
 }
 

@@ -74,8 +74,9 @@ TEST(RmsNorm, RowsOfSeveralHeads) {
   give_memory(norm.weight());
   const at::Tensor x = at::randn({5, 24}).requires_grad_(true), dy = at::randn({5, 24});
   const at::Tensor x64 = reference_leaf(x), w64 = reference_leaf(norm.weight().value());
-  const at::Tensor y = norm.forward(x);
+  const auto [y, remake] = norm.forward_remakable(x);
   const at::Tensor expected = reference_norm(x64.view({5, 3, 8}), w64, 1e-5).view({5, 24});
+  EXPECT_TRUE(at::equal(remake(), y));
   EXPECT_EQ(y.sizes(), x.sizes());
   EXPECT_LT(relative_error(y, expected), 1e-6);
   torch::autograd::backward({y}, {dy});
