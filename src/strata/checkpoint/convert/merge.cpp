@@ -26,6 +26,7 @@
 #include "strata/checkpoint/finite_values.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/weight_names.h"
+#include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
 
 namespace strata::checkpoint {
