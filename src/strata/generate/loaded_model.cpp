@@ -116,8 +116,7 @@ void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& a
   if (const std::string name = models::token_classifier(folder.config()); !name.empty()) {
     throw ConfigError(
         "{}: found {}, whose head tells labels of tokens, expected a model that predicts them; "
-        "read "
-        "what it tells with transformers' AutoModelForTokenClassification",
+        "read what it tells with transformers' AutoModelForTokenClassification",
         folder.path().string(), name);
   }
   if (const int64_t labels = models::num_labels(folder.config()); labels > 0) {

@@ -109,8 +109,7 @@ const Json& label_in(const Row& row, const std::string& column) {
   if (const Json* label = row.find(column)) return *label;
   throw FormatError(
       "{}: found no label in \"{}\" (columns: {}), expected one in every row; add it, or leave "
-      "such "
-      "rows out with --on_bad_row skip",
+      "such rows out with --on_bad_row skip",
       row.where(), column, column_names(row));
 }
 
@@ -161,8 +160,7 @@ const std::string& name_among(const std::vector<std::string>& names, const Row& 
   }
   throw FormatError(
       "{}: found {} in \"{}\", expected 0 to {} or one of the names that the data set has for "
-      "these "
-      "(\"{}\"{}); mend the label, or the names in README.md",
+      "these (\"{}\"{}); mend the label, or the names in the file or in README.md",
       row.where(), shown(label), column, names.size() - 1,
       fmt::join(names | std::views::take(kNamedClasses), "\", \""),
       names.size() > kNamedClasses ? ", ..." : "");
