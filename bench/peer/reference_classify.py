@@ -25,6 +25,7 @@ def main():
     set_seed(100)
     model = AutoModelForSequenceClassification.from_pretrained(options.model, num_labels=len(names), dtype=torch.float32)
     if options.lora:
+        set_seed(100)  # Strata draws a new head and the branches from the seed each
         model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, target_modules="all-linear",
                                                  task_type="SEQ_CLS"))
     arguments = TrainingArguments(
