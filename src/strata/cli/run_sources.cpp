@@ -137,8 +137,8 @@ static std::string script_of(const std::string& program, bool is_module) {
 }
 
 void require_own_method(const std::string& program, bool is_module) {
-  constexpr std::string_view kMethods[] = {"orpo", "cpo", "simpo", "bco", "grpo", "ppo", "rloo",
-                                           "xpo",  "gkd", "prm",   "mlm", "plm",  "ner"};
+  constexpr std::string_view kMethods[] = {"bco", "grpo", "ppo", "rloo", "xpo",
+                                           "gkd", "prm",  "mlm", "plm",  "ner"};
   // Of answers that are made while training, or whose prompts hold pictures.
   constexpr std::string_view kOfAnswers[] = {"online", "vlm"};
   // What is classified there is no whole text.
@@ -153,9 +153,16 @@ void require_own_method(const std::string& program, bool is_module) {
     if (!is_other) continue;
     throw ConfigError(
         "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq), pairs of "
-        "answers, one preferred to the other (dpo, reward), rated answers (kto), or texts with a "
-        "label (classify)",
+        "answers, one preferred to the other (dpo, orpo, cpo, reward), rated answers (kto), or "
+        "texts with a label (classify)",
         program, word);
+  }
+  if (has(words, "simpo")) {
+    throw ConfigError(
+        "{}: found a script of SimPO, expected the recipe cpo, whose loss it is; run strata cpo "
+        "--loss_type simpo --cpo_alpha 0 --beta BETA --simpo_gamma GAMMA (beta times the "
+        "gamma_beta_ratio there)",
+        program);
   }
 }
 

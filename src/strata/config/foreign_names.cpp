@@ -45,10 +45,13 @@ constexpr ForeignName kNames[] = {
     {"ref_model_init_kwargs", "", kReference},
     {"ref_model_revision", "", kReference},
     {"rl", "recipe",
-     "pairs of answers are learnt by the recipe dpo (strata dpo), rated ones by kto (strata kto)"},
+     "pairs of answers are learnt by the recipe dpo (strata dpo) or, without a reference, by orpo "
+     "and "
+     "cpo (also SimPO), rated ones by kto (strata kto)"},
     {"accelerate_config", "config_file",
      "name a file: strata launch --config_file FILE before the recipe (of TRL's zero3 the file "
      "zero3.yaml)"},
+    {"gamma_beta_ratio", "simpo_gamma", "use simpo_gamma, which is gamma_beta_ratio times beta"},
     {"max_prompt_length", "max_length"},
     {"max_completion_length", "max_length", "use max_length, of a prompt with its answer"},
     {"rpo_alpha", "loss_weights",
@@ -112,6 +115,7 @@ constexpr ForeignName kNames[] = {
      "an adapter"},
     {"lr_scheduler", "lr_scheduler_type"},
     {"rl_beta", "beta"},
+    {"orpo_alpha", "beta"},
     {"kto_desirable_weight", "desirable_weight"},
     {"kto_undesirable_weight", "undesirable_weight"},
     {"dpo_use_weighting", "", "leave it off: it is not supported in this version"},

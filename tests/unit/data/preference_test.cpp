@@ -49,6 +49,25 @@ TEST_F(PreferenceTest, MakesTwoDocumentsOfARow) {
   EXPECT_EQ(labels_of(chats.rows[0]), "_____a<|e|>_____bc<|e|>");
 }
 
+TEST_F(PreferenceTest, LearnsThePromptBeforeTheBetterAnswer) {
+  options_.preference->learns_prompt = true;
+  const Dataset texts = prepare_lines({kText});
+  EXPECT_EQ(labels_of(texts.rows.at(0)), "<s>abc</s>___de</s>");
+  EXPECT_EQ(texts.num_targets, 7);
+  const std::string message =
+      R"({"prompt": [{"role": "user", "content": "q", "train": false}], )"
+      R"("chosen": [{"role": "x", "content": "a"}], )"
+      R"("rejected": [{"role": "x", "content": "b", "train": %}, {"role": "x", "content": "c"}]})";
+  const auto with = [&message](const std::string& word) {
+    return std::string(message).replace(message.find('%'), 1, word);
+  };
+  // The user's message stays without labels, the mark behind it has one.
+  EXPECT_EQ(labels_of(prepare_lines({with("true")}).rows.at(0)),
+            "____<|a|>a<|e|>_____b<|e|><|a|>c<|e|>");
+  EXPECT_THAT(message_of<FormatError>([&] { prepare_lines({with("false")}); }),
+              HasSubstr("found a \"rejected\" that begins with a message that is not learnt"));
+}
+
 TEST_F(PreferenceTest, CutsEachDocument) {
   const std::string long_prompt = R"({"prompt": "abcdef", "chosen": "gh", "rejected": "ij"})";
   options_.max_length = 5;

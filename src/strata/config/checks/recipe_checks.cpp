@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/config/checks/preference_checks.h"
 #include "strata/config/checks/rated_checks.h"
+#include "strata/config/checks/reference_free_checks.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/field_text.h"
 #include "strata/config/glue_tasks.h"
@@ -28,6 +29,9 @@ class RecipeRules : Rules {
     refuse_others();
     check_task();
     if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
+    if (recipe_.command == "orpo" || recipe_.command == "cpo") {
+      check_reference_free(config_, merge_, warnings_);
+    }
     if (recipe_.reads_ratings) check_rated(config_, merge_, warnings_);
     if (recipe_.gives_rewards) check_rewards();
     if (recipe_.judges_documents()) check_head();
@@ -51,8 +55,10 @@ class RecipeRules : Rules {
         if (recipe_.command == "sft") require_own_value(*found);
         if (recipe_.reads_labels) refuse_other_columns(*found);
         throw ConfigError(
-            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}{}",
-            named_source(*found), recipe_.command, other.command, in_a_file(*found, other.command));
+            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata "
+            "{}{}{}",
+            named_source(*found), recipe_.command, other.command, in_a_file(*found, other.command),
+            name == "alpha" ? "; that of LoRA is lora_alpha" : "");
       }
     }
   }

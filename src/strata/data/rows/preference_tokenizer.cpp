@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "strata/base/error.h"
 #include "strata/base/labels.h"
 
 namespace strata::data {
@@ -15,11 +16,9 @@ std::ptrdiff_t shared_beginning(const std::vector<int32_t>& prompt,
 
 }  // namespace
 
-Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected,
-                     bool& prompt_is_split) {
+JoinedAnswers join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected) {
   const std::ptrdiff_t length =
       std::min(shared_beginning(prompt, chosen.ids), shared_beginning(prompt, rejected.ids));
-  prompt_is_split = length < static_cast<std::ptrdiff_t>(prompt.size());
   for (Example* document : {&chosen, &rejected}) {
     std::fill_n(document->labels.begin(), length, kNotTrained);
   }
@@ -27,7 +26,21 @@ Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example
   pair.lengths = {static_cast<int32_t>(pair.ids.size()), static_cast<int32_t>(rejected.ids.size())};
   pair.ids.insert(pair.ids.end(), rejected.ids.begin(), rejected.ids.end());
   pair.labels.insert(pair.labels.end(), rejected.labels.begin(), rejected.labels.end());
-  return pair;
+  return {std::move(pair), static_cast<size_t>(length),
+          length < static_cast<std::ptrdiff_t>(prompt.size())};
+}
+
+void train_prompt(const std::string& where, const std::vector<int32_t>& learnt,
+                  JoinedAnswers& joined) {
+  std::vector<int32_t>& labels = joined.pair.labels;
+  const auto prompt = static_cast<std::ptrdiff_t>(joined.prompt_tokens);
+  if (*(labels.begin() + joined.pair.lengths[0] + prompt) == kNotTrained) {
+    throw FormatError(
+        "{}: found a \"rejected\" that begins with a message that is not learnt (\"weight\" and "
+        "\"train\" say no), expected one that is; put that message into the prompt",
+        where);
+  }
+  std::copy_n(learnt.begin(), prompt, labels.begin());
 }
 
 int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool& prompt_is_split) {

@@ -50,6 +50,15 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
     shown.push_back(
         {"loss_type", losses.empty() ? "sigmoid" : fmt::format("{}", fmt::join(losses, " "))});
     shown.push_back({"beta", python_float_repr(config.preference.beta)});
+  } else if (recipe.command == "orpo") {
+    shown.push_back({"beta", python_float_repr(config.preference.beta)});
+  } else if (recipe.command == "cpo") {
+    const auto& losses = config.preference.loss_type;
+    shown.push_back({"loss_type", losses.empty() ? "sigmoid" : losses.front()});
+    shown.push_back({"beta", python_float_repr(config.preference.beta)});
+    shown.push_back({"cpo_alpha", python_float_repr(config.preference.cpo_alpha)});
+    shown.push_back({"simpo_gamma", python_float_repr(config.preference.simpo_gamma)});
+    shown.push_back({"alpha", python_float_repr(config.preference.alpha)});
   } else if (recipe.reads_ratings) {
     const auto& losses = config.preference.loss_type;
     shown.push_back({"loss_type", losses.empty() ? "kto" : losses.front()});
