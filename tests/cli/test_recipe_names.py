@@ -31,7 +31,7 @@ def test_a_script_that_classifies_texts_means_the_recipe(name):
 # What another method would train is another model.
 @pytest.mark.parametrize("words,method", [
     (["launch", "examples/scripts/dpo_vlm.py"], "vlm"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
-    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["bco", "--beta", "0.1"], "bco"), (["launch", "kto_vlm.py"], "vlm"), (["plan", "prm.py"], "prm"),
+    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["bco", "--beta", "0.1"], "bco"), (["launch", "kto_vlm.py"], "vlm"), (["launch", "run_orpo_vlm.py"], "vlm"), (["plan", "prm.py"], "prm"),
     (["launch", "-m", "trl.scripts.grpo"], "grpo"), (["launch", "run_token_classification.py"], "token"),
     (["launch", "run_image_classification.py"], "image"), (["launch", "run_ner.py"], "ner"),
 ])

@@ -117,18 +117,37 @@ def test_preview_shows_the_prompt_as_trained(inputs):
 
 def test_a_prompt_that_must_not_be_learnt_is_not(inputs, tmp_path):
     """A message with `train` false stays without a label; a rejected answer that begins with one is refused."""
-    def rows_with(**answer):
-        data = tmp_path / json.dumps(answer).replace('"', "").replace(" ", "")
-        data.mkdir()
-        rows = [{"prompt": [{"role": "user", "content": f"say {i}", "train": False}],
+    def rows_with(prompt, answer):
+        data = tmp_path / f"{prompt}{answer}".replace("'", "").replace(" ", "")
+        data.mkdir(exist_ok=True)
+        rows = [{"prompt": [{"role": "user", "content": f"say {i}", **prompt}],
                  "chosen": [{"role": "assistant", "content": f"it is {i}"}],
                  "rejected": [{"role": "assistant", "content": "no", **answer}]} for i in range(4)]
         tiny_llama.write_rows(data / "train.jsonl", rows)
         return dict(flags_of(inputs, tmp_path / "out", model="tied", max_steps=1), dataset_name=data, splits="train")
-    run = run_strata(rows_with(), recipe="orpo")
-    assert run.history[0]["nll_loss"] > 0
-    refused = run_strata_raw(rows_with(train=False), recipe="orpo")
+    learnt, unlearnt, dpo = [run_strata(rows_with({"train": trains}, {"train": True}), recipe=recipe).history[0]
+                             for trains, recipe in ((True, "orpo"), (False, "orpo"), (True, "cpo"))]
+    assert len({learnt["nll_loss"], unlearnt["nll_loss"], dpo["nll_loss"]}) == 3, "the prompt whole, without its message, not at all"
+    assert learnt["logps/chosen"] == pytest.approx(unlearnt["logps/chosen"], rel=1e-6)
+    refused = run_strata_raw(rows_with({}, {"train": False}), recipe="orpo")
     assert refused.returncode == 1 and 'found a "rejected" that begins with a message that is not learnt' in refused.stderr
+
+
+def test_an_answer_that_is_certain_is_learnt(inputs, tmp_path):
+    """Its odds are infinite, and so would be what is learnt of them; the reference ends with nan."""
+    data = tmp_path / "data"
+    data.mkdir()
+    tiny_llama.write_rows(data / "train.jsonl", [{"prompt": "say", "chosen": "", "rejected": " no"}] * 4)
+    flags = dict(flags_of(inputs, tmp_path / "out", max_steps=40, learning_rate=5e-2, max_grad_norm=0, lr_scheduler_type="constant"),
+                 dataset_name=data, splits="train")
+    steps = [row for row in run_strata(flags, recipe="orpo").history if "loss" in row]
+    assert len(steps) == 40 and steps[-1]["logps/chosen"] == 0
+    assert all(math.isfinite(value) for row in steps for value in row.values())
+
+
+def test_rewards_beyond_fp32_end_the_run(inputs, tmp_path):
+    run = run_strata_raw(flags_of(inputs, tmp_path / "out", max_steps=2, alpha=5.0), recipe="cpo")
+    assert run.returncode == 1 and "step 1: found a" in run.stderr and "expected a finite one" in run.stderr, run.text
 
 
 def test_the_scripts_of_both(inputs, tmp_path):
@@ -144,11 +163,16 @@ def test_the_scripts_of_both(inputs, tmp_path):
 BAD = {
     "two_losses": ("cpo", dict(loss_type=["sigmoid", "ipo"]), "found 2 losses (sigmoid, ipo), expected one of"),
     "an_unknown_loss": ("cpo", dict(loss_type="simpoo"), "did you mean simpo?"),
-    "a_loss_beside_a_reference": ("cpo", dict(loss_type="robust"), "found robust, a loss of pairs beside a reference, expected one of "
-                                                                   "sigmoid, hinge, ipo, simpo, alphapo; correct it, or run strata dpo"),
-    "a_loss_of_ratings": ("cpo", dict(loss_type="kto"), "a loss of single rated answers"),
-    "beta_of_nothing": ("orpo", dict(beta=0), "with it nothing is learnt of preferences, as in strata sft"),
-    "a_loss_of_orpo": ("orpo", dict(loss_type="simpo"), "--loss_type: found with the recipe orpo, expected a setting of it"),
+    "a_loss_beside_a_reference": ("cpo", dict(loss_type="robust"), "found robust, a loss of the recipe dpo, expected one of sigmoid, "
+                                                                   "hinge, ipo, simpo, alphapo; correct it, or run strata dpo"),
+    "a_loss_of_ratings": ("cpo", dict(loss_type="kto"), "a loss of the recipe kto"),
+    "a_loss_of_odds": ("cpo", dict(loss_type="orpo"), "correct it, or run strata orpo"),
+    "without_a_reference": ("dpo", dict(loss_type="simpo"), "found simpo, a loss of the recipe cpo"),
+    "without_ratings": ("kto", dict(loss_type="simpo"), "correct it, or run strata cpo"),
+    "beside_texts": ("sft", dict(loss_type="simpo"), "found simpo with the recipe sft, expected nll; remove it, or run strata cpo"),
+    "beta_of_nothing": ("orpo", dict(beta=0), "with it nothing is learnt of preferences; raise it, or run strata sft"),
+    "a_loss_of_cpo": ("orpo", dict(loss_type="simpo"), "--loss_type: found with the recipe orpo, expected a setting of it; remove it, or "
+                                                       "run strata cpo"),
     "a_setting_of_dpo": ("cpo", dict(ld_alpha=0.3), "--ld_alpha: found with the recipe cpo, expected a setting of it; remove it, or "
                                                     "run strata dpo"),
     "a_setting_of_cpo": ("sft", dict(alpha=16), "expected a setting of it; remove it, or run strata cpo; that of LoRA is lora_alpha"),

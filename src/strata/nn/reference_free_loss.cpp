@@ -22,8 +22,12 @@ double log_of_rest(double x) {
   return x < -std::log(2.0) ? std::log1p(-std::exp(x)) : std::log(-std::expm1(x));
 }
 
-// log(p / (1 - p)) of x = log p.
-Point log_odds_of(double x) { return {x - log_of_rest(x), -1 / std::expm1(x)}; }
+// log(p / (1 - p)) of x = log p. A probability that fp32 does not tell from 1 counts as its last
+// one below: that of 1 would be infinite, and so would its slope be.
+Point log_odds_of(double x) {
+  x = std::min(x, -std::ldexp(1.0, -24));
+  return {x - log_of_rest(x), -1 / std::expm1(x)};
+}
 
 Point worth_of(double log_prob, double alpha) {
   if (alpha == 0) return {log_prob, 1};

@@ -68,6 +68,21 @@ TEST_F(PreferenceTest, LearnsThePromptBeforeTheBetterAnswer) {
               HasSubstr("found a \"rejected\" that begins with a message that is not learnt"));
 }
 
+TEST_F(PreferenceTest, APromptIsNoAnswer) {
+  // Of the better answer what is left when it is cut must not be learnt.
+  const std::string row =
+      R"({"prompt": [{"role": "user", "content": "q"}], )"
+      R"("chosen": [{"role": "x", "content": "abcdef", "train": false}, {"role": "x", "content": "g"}], )"
+      R"("rejected": [{"role": "x", "content": "b"}]})";
+  options_.max_length = 10;
+  for (const bool learns_prompt : {false, true}) {
+    options_.preference->learns_prompt = learns_prompt;
+    const Dataset cut = prepare_lines({row, kAnswers});
+    EXPECT_EQ(cut.rows.size(), 1u) << learns_prompt;
+    EXPECT_EQ(cut.num_dropped, 1) << learns_prompt;
+  }
+}
+
 TEST_F(PreferenceTest, CutsEachDocument) {
   const std::string long_prompt = R"({"prompt": "abcdef", "chosen": "gh", "rejected": "ij"})";
   options_.max_length = 5;

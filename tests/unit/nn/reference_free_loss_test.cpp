@@ -100,6 +100,15 @@ TEST(ReferenceFreeLoss, HoldsAtTheEnds) {
     EXPECT_TRUE(std::isfinite(found.sum)) << loss;
     for (size_t d = 0; d < 4; ++d) EXPECT_TRUE(std::isfinite(found.tail_slopes[d])) << loss;
   }
+  // Answers that are certain, of which fp32 makes a log-probability of 0.
+  for (const auto& [chosen, rejected] : {std::pair{0.0, -3.0}, {-3.0, 0.0}, {0.0, 0.0}}) {
+    ReferenceFreePreference pair = known_pair("odds_ratio");
+    pair.documents[0].tail = chosen;
+    pair.documents[1].tail = pair.documents[1].log_prob = rejected;
+    const DocumentSlopes found = reference_free_losses(pair);
+    EXPECT_TRUE(std::isfinite(found.sum) && std::isfinite(pair.log_odds(0)));
+    EXPECT_TRUE(std::isfinite(found.tail_slopes[0]) && std::isfinite(found.tail_slopes[1]));
+  }
   EXPECT_THROW(reference_free_losses(pairs_of("kto")), InternalError);
 }
 

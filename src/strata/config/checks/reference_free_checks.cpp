@@ -1,22 +1,14 @@
 #include "strata/config/checks/reference_free_checks.h"
 
-#include <algorithm>
-
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/base/text_distance.h"
-#include "strata/config/checks/preference_checks.h"
-#include "strata/config/checks/rated_checks.h"
+#include "strata/config/checks/loss_names.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/recipes.h"
 
 namespace strata::config {
 namespace {
-
-bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 class ReferenceFreeRules : Rules {
  public:
@@ -24,9 +16,10 @@ class ReferenceFreeRules : Rules {
 
   void check() {
     if (config_.preference.beta == 0) {
-      throw ConfigError("{}: found 0, expected more; with it nothing is learnt of preferences{}",
-                        source("beta"),
-                        recipe_of(config_).command == "orpo" ? ", as in strata sft" : "");
+      throw ConfigError(
+          "{}: found 0, expected more: with it nothing is learnt of preferences; raise it, or run "
+          "strata sft",
+          source("beta"));
     }
     check_adapter();
     if (recipe_of(config_).command != "cpo") return;
@@ -45,23 +38,12 @@ class ReferenceFreeRules : Rules {
 
   void check_loss() const {
     const std::vector<std::string>& losses = config_.preference.loss_type;
-    const std::string known = fmt::format("{}", fmt::join(known_reference_free_losses(), ", "));
     if (losses.size() > 1) {
       throw ConfigError("{}: found {} losses ({}), expected one of {}; choose one",
-                        source("loss_type"), losses.size(), fmt::join(losses, ", "), known);
+                        source("loss_type"), losses.size(), fmt::join(losses, ", "),
+                        fmt::join(losses_of("cpo"), ", "));
     }
-    if (losses.empty() || has(known_reference_free_losses(), losses[0])) return;
-    const bool is_rated = has(known_rated_losses(), losses[0]);
-    if (is_rated || has(known_preference_losses(), losses[0])) {
-      throw ConfigError(
-          "{}: found {}, a loss of {}, expected one of {}; correct it, or run strata {}",
-          source("loss_type"), losses[0],
-          is_rated ? "single rated answers" : "pairs beside a reference", known,
-          is_rated ? "kto" : "dpo");
-    }
-    const auto near = closest(losses[0], known_reference_free_losses());
-    throw ConfigError("{}: found \"{}\", expected one of {}; {}", source("loss_type"), losses[0],
-                      known, near ? "did you mean " + *near + "?" : "correct or remove it");
+    if (!losses.empty()) require_loss_of("cpo", losses[0], source("loss_type"));
   }
 
   void check_parts_of_losses() {
@@ -80,11 +62,6 @@ class ReferenceFreeRules : Rules {
 };
 
 }  // namespace
-
-const std::vector<std::string>& known_reference_free_losses() {
-  static const std::vector<std::string> names{"sigmoid", "hinge", "ipo", "simpo", "alphapo"};
-  return names;
-}
 
 void check_reference_free(const RunConfig& config, const Merge& merge,
                           std::vector<std::string>& warnings) {

@@ -10,9 +10,6 @@
 
 namespace strata::config {
 
-// The losses of pairs without a reference that settings.preference.loss_type may name.
-const std::vector<std::string>& known_reference_free_losses();
-
 // Throws ConfigError; appends a line for every setting that was given and does nothing.
 void check_reference_free(const RunConfig& config, const Merge& merge,
                           std::vector<std::string>& warnings);

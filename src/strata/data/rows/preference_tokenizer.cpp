@@ -66,13 +66,19 @@ void truncate_answers(Example& pair, int64_t max_length, const std::string& trun
   pair.labels.shrink_to_fit();
 }
 
-size_t find_untrained_answer(const ExampleView& pair) {
+size_t find_untrained_answer(const ExampleView& pair, bool learns_prompt) {
+  const auto is_trained = [](int32_t label) { return label != kNotTrained; };
+  size_t prompt = 0;
+  if (learns_prompt) {
+    const auto other = pair.labels.subspan(static_cast<size_t>(pair.lengths[0]));
+    prompt = static_cast<size_t>(std::ranges::find_if(other, is_trained) - other.begin());
+  }
   size_t begin = 0;
   for (size_t i = 0; i < pair.lengths.size(); ++i) {
     const auto length = static_cast<size_t>(pair.lengths[i]);
-    const auto behind_first = pair.labels.subspan(begin, length).subspan(length > 0 ? 1 : 0);
-    const auto is_trained = [](int32_t label) { return label != kNotTrained; };
-    if (std::ranges::none_of(behind_first, is_trained)) return i;
+    const size_t skipped = std::min(std::max<size_t>(prompt, 1), length);
+    const auto answer = pair.labels.subspan(begin, length).subspan(skipped);
+    if (std::ranges::none_of(answer, is_trained)) return i;
     begin += length;
   }
   return pair.lengths.size();

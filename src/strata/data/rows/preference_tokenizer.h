@@ -44,7 +44,7 @@ int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool&
 void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode);
 
 // The first document that has no trained token behind its first, so that it has no likelihood;
-// their number: all have one.
-size_t find_untrained_answer(const ExampleView& pair);
+// their number: all have one. `learns_prompt`: what train_prompt() made of it is no answer.
+size_t find_untrained_answer(const ExampleView& pair, bool learns_prompt = false);
 
 }  // namespace strata::data
