@@ -137,7 +137,7 @@ def test_an_answer_that_is_certain_is_learnt(inputs, tmp_path):
     """Its odds are infinite, and so would be what is learnt of them; the reference ends with nan."""
     data = tmp_path / "data"
     data.mkdir()
-    tiny_llama.write_rows(data / "train.jsonl", [{"prompt": "say", "chosen": "", "rejected": " no"}] * 4)
+    tiny_llama.write_rows(data / "train.jsonl", [{"prompt": "p", "chosen": "", "rejected": "no"}] * 4)
     flags = dict(flags_of(inputs, tmp_path / "out", max_steps=40, learning_rate=5e-2, max_grad_norm=0, lr_scheduler_type="constant"),
                  dataset_name=data, splits="train")
     steps = [row for row in run_strata(flags, recipe="orpo").history if "loss" in row]
