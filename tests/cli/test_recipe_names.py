@@ -13,6 +13,7 @@ def test_a_script_name_means_the_recipe():
 @pytest.mark.parametrize("words,recipe", [
     (["launch", "-m", "trl.scripts.sft"], "sft"), (["launch", "--num_processes", "2", "--module", "trl.scripts.dpo"], "dpo"),
     (["launch", "-m", "trl.scripts.reward"], "reward"), (["launch", "-m", "trl.scripts.kto"], "kto"), (["plan", "--cpu", "-m", "my.train_dpo"], "dpo"),
+    (["launch", "examples/scripts/orpo.py"], "orpo"), (["launch", "-m", "my.train_cpo"], "cpo"),
     (["slurm", "--gpus_per_node", "2", "-m", "my.train"], "sft"),
 ])
 def test_a_module_means_the_recipe_of_its_last_word(words, recipe):
@@ -30,15 +31,15 @@ def test_a_script_that_classifies_texts_means_the_recipe(name):
 # What another method would train is another model.
 @pytest.mark.parametrize("words,method", [
     (["launch", "examples/scripts/dpo_vlm.py"], "vlm"), (["launch", "--num_processes", "2", "run_mlm.py"], "mlm"),
-    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["orpo", "--beta", "0.1"], "orpo"), (["launch", "kto_vlm.py"], "vlm"), (["plan", "prm.py"], "prm"),
+    (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["bco", "--beta", "0.1"], "bco"), (["launch", "kto_vlm.py"], "vlm"), (["launch", "run_orpo_vlm.py"], "vlm"), (["plan", "prm.py"], "prm"),
     (["launch", "-m", "trl.scripts.grpo"], "grpo"), (["launch", "run_token_classification.py"], "token"),
     (["launch", "run_image_classification.py"], "image"), (["launch", "run_ner.py"], "ner"),
 ])
 def test_a_script_of_another_method_is_refused(words, method):
     result = run(*words)
     assert result.returncode == 2
-    assert f"{words[-1] if words[0] != 'orpo' else 'orpo'}: found another method ({method}), expected supervised " \
-           "fine-tuning (sft, seq2seq), pairs of answers, one preferred to the other (dpo, reward), " \
+    assert f"{words[-1] if words[0] != 'bco' else 'bco'}: found another method ({method}), expected supervised " \
+           "fine-tuning (sft, seq2seq), pairs of answers, one preferred to the other (dpo, orpo, cpo, reward), " \
            "rated answers (kto), or texts with a label (classify)" in result.stderr
     assert "in its place" not in result.stderr
 

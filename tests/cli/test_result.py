@@ -15,6 +15,7 @@ KINDS = {
     "adapter": ("sft", "messages", dict(use_peft=True, lora_r=2)),
     "qlora": ("sft", "messages", dict(use_peft=True, lora_r=2, load_in_4bit=True, bnb_4bit_use_double_quant=True)),
     "dpo": ("dpo", "preference_chat", dict(use_peft=True, lora_r=2)),
+    "cpo": ("cpo", "preference_chat", dict(use_peft=True, lora_r=2, loss_type="alphapo", alpha=0.1)),
     "kto": ("kto", "rated_chat", dict(use_peft=True, lora_r=2)),
     "reward": ("reward", "preference_chat", {}),
     "reward_adapter": ("reward", "preference_chat", dict(use_peft=True, lora_r=2)),
@@ -97,7 +98,7 @@ def test_a_warmup_that_outlasts_the_run_is_told(inputs, tmp_path, settings, mess
     assert (max(rates) < 0.005) == (message is not None)
 
 
-@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto"])
+@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "cpo", "kto"])
 def test_its_settings_train_the_same_again(runs, tmp_path, kind):
     run, recipe = runs(kind), KINDS[kind][0]
     flags = dict(config=run.folder / "settings.json", output_dir=tmp_path / "again")
@@ -118,7 +119,7 @@ def test_settings_are_those_of_a_checkpoint(inputs, tmp_path):
     assert (run.folder / "settings.json").read_bytes() == settings, "those of a run from its start"
 
 
-@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "kto", "reward", "classify"])
+@pytest.mark.parametrize("kind", ["model", "adapter", "dpo", "cpo", "kto", "reward", "classify"])
 def test_the_page_has_a_chart_of_each_figure(runs, kind):
     run = runs(kind)
     titles = re.findall("<h2>(.+?)</h2>", (run.folder / "report.html").read_text())

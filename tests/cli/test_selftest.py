@@ -56,6 +56,13 @@ def test_rated_answers_are_tried_without_their_divergence(inputs, tmp_path, worl
     assert len(ROW.findall(text)) == 4 and "DIFFERENT" not in text
 
 
+def test_pairs_without_a_reference_are_tried(inputs, tmp_path):
+    """The likelihood beside the odds is a mean over the tokens of a step."""
+    flags = {**flags_of(inputs, tmp_path / "out", learning_rate=2e-2), "dataset_name": inputs.data("preference", train=40)}
+    code, text = selftest(flags, 2, tmp_path, recipe="orpo")
+    assert code == 0 and len(ROW.findall(text)) == 4 and "DIFFERENT" not in text, text
+
+
 def test_runs_that_do_not_agree_fail(inputs, tmp_path):
     # Steps so large that rounding alone decides where they lead.
     code, text = selftest(flags_of(inputs, tmp_path / "out", learning_rate=3, adam_beta1=0,

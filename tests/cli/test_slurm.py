@@ -142,7 +142,7 @@ def test_containers(cluster, words, expected):
      "--gpus_per_node: found \"x\", expected an integer of at least 0"),
     (["--gpus_per_node", "8", *NEEDED, "--lerning_rate", "1"],
      "--lerning_rate: found an unknown flag, expected a known one; did you mean --learning_rate?"),
-    (["--gpus_per_node", "8"], "strata slurm: found nothing to run, expected sft, seq2seq, dpo, kto, reward, classify "
+    (["--gpus_per_node", "8"], "strata slurm: found nothing to run, expected sft, seq2seq, dpo, orpo, cpo, kto, reward, classify "
                                "or a script's name after the slurm flags; see strata slurm --help"),
     (["--gpus_per_node", "8", "--partition", "p\n#SBATCH --x", *NEEDED],
      "--partition: found a line break, expected one line; remove it"),

@@ -108,6 +108,13 @@ def test_measured_is_the_planned_of_a_reward_model(model, tmp_path, row):
     expect_planned(row, found)
 
 
+@pytest.mark.parametrize("row", [(1, "NO_SHARD", LORA), (2, "FULL_SHARD", dict(per_device_train_batch_size=1))], ids=memory_table.label)
+def test_measured_is_the_planned_without_a_reference(model, tmp_path, row):
+    """Logits of an output layer that trains are made twice."""
+    found = memory_table.run_row(row, model, memory_table.save_pairs(tmp_path), tmp_path / "out", recipe="orpo")
+    expect_planned(row, found)
+
+
 @pytest.mark.parametrize("row", [(1, "NO_SHARD", LORA), (2, "FULL_SHARD", dict(gradient_accumulation_steps=2)),
                                  (1, "NO_SHARD", dict(LORA, load_in_8bit=True)),
                                  # The means of logits are of capped ones.

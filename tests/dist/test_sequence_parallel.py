@@ -227,7 +227,7 @@ def test_bad_settings(inputs, tmp_path, ranks, flags, message):
     assert found.returncode != 0 and message in found.text, found.text
 
 
-@pytest.mark.parametrize("recipe,model", [("dpo", "plain"), ("kto", "plain"), ("reward", "plain"), ("classify", "plain")])
+@pytest.mark.parametrize("recipe,model", [("dpo", "plain"), ("orpo", "plain"), ("kto", "plain"), ("reward", "plain"), ("classify", "plain")])
 def test_other_recipes(inputs, tmp_path, recipe, model):
     found = run_strata_raw(base_flags(inputs.model(model), inputs.data("preference"), tmp_path / "out",
                                       sequence_parallel_size=2), 2, recipe=recipe)

@@ -171,7 +171,7 @@ def test_a_line_of_trl(inputs, tmp_path):
 
 
 BAD = {
-    "a_loss_of_pairs": (dict(loss_type="hinge"), "found hinge, a loss of pairs of answers, expected one of kto, apo_zero_unpaired"),
+    "a_loss_of_pairs": (dict(loss_type="hinge"), "found hinge, a loss of the recipe dpo, expected one of kto, apo_zero_unpaired"),
     "an_unknown_loss": (dict(loss_type="apo_zero_unpared"), "did you mean apo_zero_unpaired?"),
     "two_losses": (dict(loss_type=["kto", "apo_zero_unpaired"]), "found 2 losses (kto, apo_zero_unpaired), expected one"),
     "beta_of_nothing": (dict(beta=0), "with it nothing is learnt"),

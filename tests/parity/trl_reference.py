@@ -1,10 +1,11 @@
-"""Runs TRL's SFTTrainer, DPOTrainer, KTOTrainer or RewardTrainer on the same files and flags as a run of the program.
+"""Runs TRL's SFTTrainer, DPOTrainer, ORPOTrainer, CPOTrainer, KTOTrainer or RewardTrainer on the same files and flags as a run of the program.
 
 Reference runs are cached by their settings while the process lives: importing TRL costs more than
 all of them together.
 """
 
 import functools
+import importlib
 import json
 import pathlib
 import tempfile
@@ -40,9 +41,18 @@ def load_rows(datasets, file, cache):
 
 
 def log_history(flags, trainer="SFT"):
-    """log_history of SFTTrainer, DPOTrainer, KTOTrainer or RewardTrainer for the flags that base_flags makes."""
+    """log_history of TRL's trainer of that name for the flags that base_flags makes."""
     return _log_history(json.dumps({k: str(v) if isinstance(v, pathlib.Path) else v
                                     for k, v in flags.items() if k != "output_dir"}), trainer)
+
+
+def trl_class(name):
+    """ORPO and CPO stand in a folder of their own."""
+    trl = stack()[4]
+    method = name.removesuffix("Config").removesuffix("Trainer")
+    if method not in ("ORPO", "CPO"):
+        return getattr(trl, name)
+    return getattr(importlib.import_module(f"trl.experimental.{method.lower()}"), name)
 
 
 def model_class(trainer):
@@ -120,13 +130,13 @@ def restore_fp32_adapters(model):
 @functools.cache
 def _log_history(text, trainer):
     flags = json.loads(text)
-    datasets, peft, _, transformers, trl = stack()
+    datasets, peft, _, transformers, _ = stack()
     with tempfile.TemporaryDirectory() as folder:
         settings = {k: None if v == "none" else v for k, v in flags.items()
                     if k not in OWN_FLAGS | QUANTIZATION}
         if "warmup_ratio" in flags:
             settings["warmup_steps"] = flags["warmup_ratio"]
-        args = getattr(trl, trainer + "Config")(
+        args = trl_class(trainer + "Config")(
             output_dir=folder + "/out", use_cpu=True, report_to="none", save_strategy="no",
             disable_tqdm=True, **settings)
         model, lora = flags["model_name_or_path"], None
@@ -136,7 +146,8 @@ def _log_history(text, trainer):
             model = peft.PeftModel.from_pretrained(base, flags["adapter_name_or_path"],
                                                    is_trainable=True)
         else:
-            tokenizer = None
+            # These two make none themselves.
+            tokenizer = transformers.AutoTokenizer.from_pretrained(model) if trainer in ("ORPO", "CPO") else None
             if flags.get("use_peft"):
                 lora = adapter_config(peft, flags, trainer)
         if QUANTIZATION & flags.keys():
@@ -144,7 +155,7 @@ def _log_history(text, trainer):
             tokenizer = transformers.AutoTokenizer.from_pretrained(flags["model_name_or_path"])
         data = pathlib.Path(flags["dataset_name"])
         evaluates = flags.get("eval_strategy", "no") != "no"
-        trainer = getattr(trl, trainer + "Trainer")(
+        trainer = trl_class(trainer + "Trainer")(
             model=model, args=args, peft_config=lora, processing_class=tokenizer,
             train_dataset=load_rows(datasets, data / "train.jsonl", folder),
             eval_dataset=load_rows(datasets, data / "test.jsonl", folder) if evaluates else None)

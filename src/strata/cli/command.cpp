@@ -112,8 +112,8 @@ int fail(const std::string& message, int exit_code) {
 // What other programs call something that is a command here, or no command.
 std::string advice_for(const std::string& word) {
   constexpr const char* kTrain =
-      "strata sft trains (dpo and reward from pairs of answers, kto from rated ones, classify from "
-      "texts with labels), strata launch starts several ranks";
+      "strata sft trains (dpo, orpo, cpo and reward from pairs of answers, kto from rated ones, "
+      "classify from texts with labels), strata launch starts several ranks";
   constexpr const char* kAsk = "strata chat answers (--prompt for one answer)";
   constexpr const char* kEvaluate =
       "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0 "

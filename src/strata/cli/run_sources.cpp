@@ -137,8 +137,9 @@ static std::string script_of(const std::string& program, bool is_module) {
 }
 
 void require_own_method(const std::string& program, bool is_module) {
-  constexpr std::string_view kMethods[] = {"orpo", "cpo", "simpo", "bco", "grpo", "ppo", "rloo",
-                                           "xpo",  "gkd", "prm",   "mlm", "plm",  "ner"};
+  constexpr std::string_view kMethods[] = {"bco", "grpo", "ppo", "rloo", "xpo",
+                                           "gkd", "prm",  "mlm", "plm",  "ner"};
+  constexpr const char* kOfPairs[] = {"dpo", "orpo", "cpo", "kto"};
   // Of answers that are made while training, or whose prompts hold pictures.
   constexpr std::string_view kOfAnswers[] = {"online", "vlm"};
   // What is classified there is no whole text.
@@ -147,15 +148,23 @@ void require_own_method(const std::string& program, bool is_module) {
   for (const std::string& word : words) {
     const bool is_other =
         std::ranges::find(kMethods, word) != std::end(kMethods) ||
-        ((has(words, "dpo") || has(words, "kto")) &&
+        (std::ranges::any_of(kOfPairs, [&](const char* of) { return has(words, of); }) &&
          std::ranges::find(kOfAnswers, word) != std::end(kOfAnswers)) ||
         (has(words, "classification") && std::ranges::find(kOfOthers, word) != std::end(kOfOthers));
     if (!is_other) continue;
     throw ConfigError(
         "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq), pairs of "
-        "answers, one preferred to the other (dpo, reward), rated answers (kto), or texts with a "
-        "label (classify)",
+        "answers, one preferred to the other (dpo, orpo, cpo, reward), rated answers (kto), or "
+        "texts with a label (classify)",
         program, word);
+  }
+  for (const char* loss : {"simpo", "alphapo"}) {
+    if (!has(words, loss)) continue;
+    throw ConfigError(
+        "{}: found the name of a loss, expected the recipe cpo, which has it; run strata cpo "
+        "--loss_type {} --cpo_alpha 0 --beta BETA --simpo_gamma GAMMA (of scripts with a "
+        "gamma_beta_ratio: that times beta)",
+        program, loss);
   }
 }
 

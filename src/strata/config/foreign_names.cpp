@@ -45,12 +45,13 @@ constexpr ForeignName kNames[] = {
     {"ref_model_init_kwargs", "", kReference},
     {"ref_model_revision", "", kReference},
     {"rl", "recipe",
-     "pairs of answers are learnt by the recipe dpo (strata dpo), rated ones by kto (strata kto)"},
+     "pairs of answers are learnt by the recipe dpo (strata dpo) or, without a reference, by orpo "
+     "and cpo (also SimPO), rated ones by kto (strata kto)"},
     {"accelerate_config", "config_file",
      "name a file: strata launch --config_file FILE before the recipe (of TRL's zero3 the file "
      "zero3.yaml)"},
+    {"gamma_beta_ratio", "simpo_gamma", "use simpo_gamma, which is gamma_beta_ratio times beta"},
     {"max_prompt_length", "max_length"},
-    {"max_completion_length", "max_length", "use max_length, of a prompt with its answer"},
     {"rpo_alpha", "loss_weights",
      "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,ALPHA"},
     {"response_template", "assistant_only_loss", kAnswers},
@@ -112,6 +113,7 @@ constexpr ForeignName kNames[] = {
      "an adapter"},
     {"lr_scheduler", "lr_scheduler_type"},
     {"rl_beta", "beta"},
+    {"orpo_alpha", "beta"},
     {"kto_desirable_weight", "desirable_weight"},
     {"kto_undesirable_weight", "undesirable_weight"},
     {"dpo_use_weighting", "", "leave it off: it is not supported in this version"},
@@ -147,11 +149,12 @@ constexpr ForeignName kNames[] = {
     {"strict", "", "remove it: unknown keys are always errors"},
     // LLaMA-Factory
     {"stage", "recipe",
-     "remove it: the command's name says it (strata sft, dpo, kto or, of rm, reward)"},
+     "remove it: the command's name says it (strata sft, dpo, orpo, cpo, kto or, of rm, reward)"},
     {"pref_beta", "beta"},
     {"pref_loss", "loss_type"},
     {"pref_ftx", "loss_weights",
-     "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,FTX"},
+     "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,FTX; of the "
+     "recipe cpo it is cpo_alpha"},
     {"dpo_label_smoothing", "label_smoothing"},
     {"kto_chosen_weight", "desirable_weight"},
     {"kto_rejected_weight", "undesirable_weight"},

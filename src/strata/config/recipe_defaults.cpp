@@ -48,8 +48,8 @@ class RecipeDefaults {
     imply("output_dir", model.substr(model.rfind('/') + 1) + "_LORA_SEQ_2_SEQ_LM");
   }
 
-  // DPOConfig's.
-  void imply_dpo() { imply("learning_rate", "1e-6"); }
+  // Those of DPOConfig, ORPOConfig and CPOConfig.
+  void imply_pairs() { imply("learning_rate", "1e-6"); }
 
   // KTOConfig's.
   void imply_kto() {
@@ -121,7 +121,7 @@ void imply_recipe_defaults(Merge& merge) {
   const std::string name = merge.text("recipe", "sft");
   if (name == "sft") return;
   RecipeDefaults defaults(merge, *recipe);
-  if (name == "dpo") return defaults.imply_dpo();
+  if (name == "dpo" || name == "orpo" || name == "cpo") return defaults.imply_pairs();
   if (name == "kto") return defaults.imply_kto();
   if (name == "reward") return defaults.imply_reward();
   if (name == "classify") return defaults.imply_classify();

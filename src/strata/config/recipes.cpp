@@ -67,6 +67,59 @@ RecipeRow dpo() {
                       "logps/rejected"}};
 }
 
+// Figures of losses of pairs without a reference.
+std::vector<std::string_view> reference_free_figures() {
+  return {"mean_token_accuracy",
+          "entropy",
+          "aux_loss",
+          "rewards/chosen",
+          "rewards/rejected",
+          "rewards/accuracies",
+          "rewards/margins",
+          "logps/chosen",
+          "logps/rejected",
+          "nll_loss"};
+}
+
+RecipeRow orpo() {
+  RecipeRow row{
+      .name = "orpo",
+      .command = "orpo",
+      .summary = "fine-tune on pairs of answers by their odds, without a reference",
+      .description =
+          "Fine-tunes a causal language model on pairs of answers, one preferred to the other: the "
+          "preferred\none is learnt as in supervised fine-tuning, with its prompt, while its odds "
+          "are raised above the\nother's (odds ratio preference optimisation). Flags take hyphens "
+          "or underscores; those with\n\"orpo:\" below are this recipe's own.\n",
+      .reads_pairs = true,
+      .learns_prompts = true,
+      .label = "ORPO",
+      .script_words = {"orpo"},
+      .settings = {"max_length", "long_rows", "chat_template_path", "chat_template_format", "beta",
+                   "disable_dropout"},
+      .figures = reference_free_figures()};
+  row.figures.insert(row.figures.end(), {"log_odds_ratio", "log_odds_chosen"});
+  return row;
+}
+
+RecipeRow cpo() {
+  return {.name = "cpo",
+          .command = "cpo",
+          .summary = "fine-tune on pairs of answers without a reference (CPO, SimPO)",
+          .description =
+              "Fine-tunes a causal language model on pairs of answers, one preferred to the other, "
+              "without a\nreference (contrastive preference optimisation, also with the losses of "
+              "SimPO, AlphaPO, IPO or\nthe hinge). Flags take hyphens or underscores; those with "
+              "\"cpo:\" below are this recipe's own.\n",
+          .reads_pairs = true,
+          .label = "CPO",
+          .script_words = {"cpo"},
+          .settings = {"max_length", "long_rows", "chat_template_path", "chat_template_format",
+                       "beta", "loss_type", "label_smoothing", "cpo_alpha", "simpo_gamma", "alpha",
+                       "disable_dropout"},
+          .figures = reference_free_figures()};
+}
+
 RecipeRow kto() {
   return {.name = "kto",
           .command = "kto",
@@ -130,8 +183,8 @@ RecipeRow classify() {
 }  // namespace
 
 const std::vector<RecipeRow>& recipes() {
-  static const std::vector<RecipeRow> rows{sft(),    peft_lora_seq2seq(), seq2seq(), dpo(), kto(),
-                                           reward(), classify()};
+  static const std::vector<RecipeRow> rows{
+      sft(), peft_lora_seq2seq(), seq2seq(), dpo(), orpo(), cpo(), kto(), reward(), classify()};
   return rows;
 }
 

@@ -18,6 +18,7 @@ struct RecipeRow {
   std::string_view description;  // of the command, in its --help
   bool has_encoder = false;      // for models with encoder and decoder
   bool reads_pairs = false;      // rows are pairs of answers, one preferred to the other
+  bool learns_prompts = false;   // of preferred answers, as supervised fine-tuning on texts does
   bool reads_ratings = false;    // rows are single answers, desirable or not
   bool gives_rewards = false;    // a head of one number in place of the output layer
   bool reads_labels = false;     // rows are texts with labels, which a head tells in its place
@@ -42,7 +43,7 @@ const std::vector<RecipeRow>& recipes();
 const RecipeRow& recipe_of(const RunConfig& config);
 const RecipeRow& recipe_named(std::string_view name);
 
-// "sft, seq2seq, dpo, kto, reward, classify".
+// "sft, seq2seq, dpo, orpo, cpo, kto, reward, classify".
 std::string recipe_commands();
 bool is_recipe_command(std::string_view word);
 

@@ -127,13 +127,13 @@ struct OptimConfig {
   double warmup_ratio = 0;
 };
 
-// Of the recipes dpo, kto and reward. Names and meaning of TRL's DPOConfig, KTOConfig and
-// RewardConfig.
+// Of the recipes dpo, orpo, cpo, kto and reward. Names and meaning of TRL's DPOConfig, ORPOConfig,
+// CPOConfig, KTOConfig and RewardConfig.
 struct PreferenceConfig {
   double beta = 0.1;
-  std::vector<std::string> loss_type;     // empty: sigmoid of dpo, kto of kto
+  std::vector<std::string> loss_type;     // empty: sigmoid of dpo and cpo, kto of kto
   std::vector<std::string> loss_weights;  // of several; empty: 1
-  double label_smoothing = 0;             // of robust and exo_pair
+  double label_smoothing = 0;             // of robust and exo_pair; of sigmoid and simpo (cpo)
   std::string f_divergence_type = "reverse_kl";
   double f_alpha_divergence_coef = 0.5;
   double discopop_tau = 0.05;
@@ -143,6 +143,7 @@ struct PreferenceConfig {
   std::optional<int64_t> precompute_ref_batch_size;     // default: that of training
   double desirable_weight = 1, undesirable_weight = 1;  // of kto
   double center_rewards_coefficient = 0;                // of reward
+  double cpo_alpha = 1, simpo_gamma = 0.5, alpha = 0;   // of cpo
 };
 
 // What the labels of a set are to the recipe classify.

@@ -57,7 +57,8 @@ std::vector<Example> split_row(const Example& row, int64_t max_length) {
 bool is_cut_away(const PrepareOptions& options, const Example& row) {
   if (options.packing || options.rated || options.labelled || options.max_length == 0) return false;
   if (options.preference && options.preference->are_rewarded) return false;
-  return options.preference ? find_untrained_answer(row) < row.lengths.size() : is_untrained(row);
+  if (!options.preference) return is_untrained(row);
+  return find_untrained_answer(row, options.preference->learns_prompt) < row.lengths.size();
 }
 
 }  // namespace strata::data

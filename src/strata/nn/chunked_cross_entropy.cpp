@@ -1,6 +1,8 @@
 #include "strata/nn/chunked_cross_entropy.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <optional>
 
 #include <ATen/ATen.h>
@@ -267,6 +269,13 @@ std::vector<int64_t> document_rows(const at::Tensor& trained, const std::vector<
   return starts;
 }
 
+// Infinite where fp32 ends: libtorch refuses what it cannot hold, and who looks at the gradients
+// names step and rows.
+double in_fp32(double value) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return std::abs(value) > kMost ? std::copysign(HUGE_VAL, value) : value;
+}
+
 // The documents' losses in the place of the tokens': what a token's gradient counts is known when
 // the log-probabilities of whole documents are. A frozen layer's is scaled then; one that trains
 // has taken it into its own by that time, so that it makes its logits twice.
@@ -303,7 +312,8 @@ ops::CrossEntropySums loss_over_documents(LossCall call, const at::Tensor& h, at
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     // The gradient is of -log p.
     const auto fill = [&](int64_t first, int64_t last, double slope) {
-      scales.narrow(0, first, last - first).fill_(-slope * static_cast<double>(loss_scale));
+      scales.narrow(0, first, last - first)
+          .fill_(in_fp32(-slope * static_cast<double>(loss_scale)));
     };
     fill(starts[d], tails[d], losses->slopes[d]);
     fill(tails[d], starts[d + 1], losses->tail_slopes[d]);

@@ -1,6 +1,6 @@
 // Losses of preference optimisation, functions of the log-probabilities of whole answers: what the
-// head and such a loss tell each other. Never: a loss (preference_loss.h, rated_loss.h), computing
-// log-probabilities (chunked_cross_entropy.h).
+// head and such a loss tell each other. Never: a loss (preference_loss.h, reference_free_loss.h,
+// rated_loss.h), computing log-probabilities (chunked_cross_entropy.h).
 #pragma once
 
 #include <cstdint>

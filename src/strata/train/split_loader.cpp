@@ -121,7 +121,8 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   if (config::recipe_of(config).reads_pairs) {
     options.preference =
         data::PreferenceOptions{.truncation_mode = config.preference.truncation_mode,
-                                .are_rewarded = config::recipe_of(config).gives_rewards};
+                                .are_rewarded = config::recipe_of(config).gives_rewards,
+                                .learns_prompt = config::recipe_of(config).learns_prompts};
   }
   if (config::recipe_of(config).reads_ratings) {
     // Of the evaluation as well: so the reference stack pairs them.

@@ -128,7 +128,9 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--ref_model_name_or_path", "m"},
        "--ref_model_name_or_path: found an unknown flag, expected a known one; remove it: the "
        "reference is the model that training starts from, no other"},
-      {{"--max_completion_length", "8"}, "use max_length, of a prompt with its answer"},
+      {{"--max_completion_length", "8"},
+       "--max_completion_length: found \"8\", expected none; not supported in this version (use "
+       "max_length, of a prompt with its answer)"},
       {{"--reference_free"}, "--reference_free: found \"true\", expected false; not supported"},
       {{"--seed", "99999999999999999999"},
        "--seed: found \"99999999999999999999\", expected an integer of at least 0; it is at most "

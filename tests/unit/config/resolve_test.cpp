@@ -53,7 +53,7 @@ TEST_F(SettingsFiles, PrecedenceIsDefaultsFilesEnvironmentLaunchFlagsFlags) {
 
 // The file that a run leaves holds every setting: those at their defaults need no word.
 TEST_F(SettingsFiles, ASettingsFileOfARunIsReadWithoutWarnings) {
-  for (const char* recipe : {"sft", "dpo", "kto", "reward", "classify", "seq2seq"}) {
+  for (const char* recipe : {"sft", "dpo", "orpo", "cpo", "kto", "reward", "classify", "seq2seq"}) {
     for (const char* use_peft : {"true", "false"}) {
       const Flags flags = {"--use_peft", use_peft};
       const Settings first = resolve({.recipe = recipe, .flags = flags});

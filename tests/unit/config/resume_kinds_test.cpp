@@ -27,7 +27,8 @@ const std::map<Resume, const char*> kExpected = {
      "neftune_noise_alpha lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio "
      "dataloader_drop_last train_sampling_strategy beta loss_type loss_weights label_smoothing "
      "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha disable_dropout "
-     "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient "
+     "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient cpo_alpha "
+     "simpo_gamma alpha "
      "task_name text_column_names text_pair_column_names text_column_delimiter label_column_name "
      "do_regression "
      "ignore_mismatched_sizes"},

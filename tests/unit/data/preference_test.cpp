@@ -49,6 +49,40 @@ TEST_F(PreferenceTest, MakesTwoDocumentsOfARow) {
   EXPECT_EQ(labels_of(chats.rows[0]), "_____a<|e|>_____bc<|e|>");
 }
 
+TEST_F(PreferenceTest, LearnsThePromptBeforeTheBetterAnswer) {
+  options_.preference->learns_prompt = true;
+  const Dataset texts = prepare_lines({kText});
+  EXPECT_EQ(labels_of(texts.rows.at(0)), "<s>abc</s>___de</s>");
+  EXPECT_EQ(texts.num_targets, 7);
+  const std::string message =
+      R"({"prompt": [{"role": "user", "content": "q", "train": false}], )"
+      R"("chosen": [{"role": "x", "content": "a"}], )"
+      R"("rejected": [{"role": "x", "content": "b", "train": %}, {"role": "x", "content": "c"}]})";
+  const auto with = [&message](const std::string& word) {
+    return std::string(message).replace(message.find('%'), 1, word);
+  };
+  // The user's message stays without labels, the mark behind it has one.
+  EXPECT_EQ(labels_of(prepare_lines({with("true")}).rows.at(0)),
+            "____<|a|>a<|e|>_____b<|e|><|a|>c<|e|>");
+  EXPECT_THAT(message_of<FormatError>([&] { prepare_lines({with("false")}); }),
+              HasSubstr("found a \"rejected\" that begins with a message that is not learnt"));
+}
+
+TEST_F(PreferenceTest, APromptIsNoAnswer) {
+  // Of the better answer what is left when it is cut must not be learnt.
+  const std::string row =
+      R"({"prompt": [{"role": "user", "content": "q"}], )"
+      R"("chosen": [{"role": "x", "content": "abcdef", "train": false}, {"role": "x", "content": "g"}], )"
+      R"("rejected": [{"role": "x", "content": "b"}]})";
+  options_.max_length = 10;
+  for (const bool learns_prompt : {false, true}) {
+    options_.preference->learns_prompt = learns_prompt;
+    const Dataset cut = prepare_lines({row, kAnswers});
+    EXPECT_EQ(cut.rows.size(), 1u) << learns_prompt;
+    EXPECT_EQ(cut.num_dropped, 1) << learns_prompt;
+  }
+}
+
 TEST_F(PreferenceTest, CutsEachDocument) {
   const std::string long_prompt = R"({"prompt": "abcdef", "chosen": "gh", "rejected": "ij"})";
   options_.max_length = 5;

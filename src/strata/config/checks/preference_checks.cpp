@@ -9,8 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/base/text_distance.h"
-#include "strata/config/checks/rated_checks.h"
+#include "strata/config/checks/loss_names.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/recipes.h"
 
@@ -53,19 +52,9 @@ class PreferenceRules : Rules {
         throw ConfigError(
             "{}: found {}, expected a loss of single pairs ({}); it depends on which pairs share a "
             "micro-batch, and is not supported",
-            source("loss_type"), name, fmt::join(known_preference_losses(), ", "));
+            source("loss_type"), name, fmt::join(losses_of("dpo"), ", "));
       }
-      if (has(known_preference_losses(), name)) continue;
-      if (has(known_rated_losses(), name)) {
-        throw ConfigError(
-            "{}: found {}, a loss of single rated answers, expected one of pairs ({}); correct it, "
-            "or run strata kto",
-            source("loss_type"), name, fmt::join(known_preference_losses(), ", "));
-      }
-      const auto near = closest(name, known_preference_losses());
-      throw ConfigError("{}: found \"{}\", expected one of {}; {}", source("loss_type"), name,
-                        fmt::join(known_preference_losses(), ", "),
-                        near ? "did you mean " + *near + "?" : "correct or remove it");
+      require_loss_of("dpo", name, source("loss_type"));
     }
   }
 
@@ -125,13 +114,6 @@ class PreferenceRules : Rules {
 };
 
 }  // namespace
-
-const std::vector<std::string>& known_preference_losses() {
-  static const std::vector<std::string> names{"sigmoid",  "hinge",    "ipo",       "exo_pair",
-                                              "nca_pair", "robust",   "sppo_hard", "apo_zero",
-                                              "apo_down", "discopop", "sft",       "sigmoid_norm"};
-  return names;
-}
 
 std::vector<double> preference_loss_weights(const PreferenceConfig& config) {
   std::vector<double> weights;

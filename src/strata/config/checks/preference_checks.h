@@ -10,9 +10,6 @@
 
 namespace strata::config {
 
-// The losses that settings.preference.loss_type may name.
-const std::vector<std::string>& known_preference_losses();
-
 // The reference is the model that training starts from: it must be the one that the reference stack
 // takes, which is the base without its new adapter. Throws ConfigError where it is not.
 void check_reference(const RunConfig& config, const Merge& merge);

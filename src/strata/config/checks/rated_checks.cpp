@@ -1,21 +1,15 @@
 #include "strata/config/checks/rated_checks.h"
 
-#include <algorithm>
-
 #include <fmt/ranges.h>
 
 #include "strata/base/error.h"
-#include "strata/base/text_distance.h"
+#include "strata/config/checks/loss_names.h"
 #include "strata/config/checks/preference_checks.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/recipes.h"
 
 namespace strata::config {
 namespace {
-
-bool has(const std::vector<std::string>& names, const std::string& name) {
-  return std::ranges::find(names, name) != names.end();
-}
 
 class RatedRules : Rules {
  public:
@@ -34,19 +28,9 @@ class RatedRules : Rules {
     if (losses.size() > 1) {
       throw ConfigError("{}: found {} losses ({}), expected one of {}; choose one",
                         source("loss_type"), losses.size(), fmt::join(losses, ", "),
-                        fmt::join(known_rated_losses(), ", "));
+                        fmt::join(losses_of("kto"), ", "));
     }
-    if (losses.empty() || has(known_rated_losses(), losses[0])) return;
-    if (has(known_preference_losses(), losses[0])) {
-      throw ConfigError(
-          "{}: found {}, a loss of pairs of answers, expected one of {}; correct it, or run strata "
-          "dpo",
-          source("loss_type"), losses[0], fmt::join(known_rated_losses(), ", "));
-    }
-    const auto near = closest(losses[0], known_rated_losses());
-    throw ConfigError("{}: found \"{}\", expected one of {}; {}", source("loss_type"), losses[0],
-                      fmt::join(known_rated_losses(), ", "),
-                      near ? "did you mean " + *near + "?" : "correct or remove it");
+    if (!losses.empty()) require_loss_of("kto", losses[0], source("loss_type"));
   }
 
   void check_weights() const {
@@ -82,11 +66,6 @@ class RatedRules : Rules {
 };
 
 }  // namespace
-
-const std::vector<std::string>& known_rated_losses() {
-  static const std::vector<std::string> names{"kto", "apo_zero_unpaired"};
-  return names;
-}
 
 bool estimates_divergence(const RunConfig& config) {
   const std::vector<std::string>& losses = config.preference.loss_type;

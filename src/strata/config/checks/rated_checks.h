@@ -10,9 +10,6 @@
 
 namespace strata::config {
 
-// The losses of single rated answers that settings.preference.loss_type may name.
-const std::vector<std::string>& known_rated_losses();
-
 // Whether the recipe is kto with a loss that needs an estimate of how far the model is from its
 // reference: of answers behind prompts of other rows of the same micro-batch.
 bool estimates_divergence(const RunConfig& config);

@@ -6,8 +6,10 @@
 #include <string_view>
 
 #include "strata/base/error.h"
+#include "strata/config/checks/loss_names.h"
 #include "strata/config/checks/preference_checks.h"
 #include "strata/config/checks/rated_checks.h"
+#include "strata/config/checks/reference_free_checks.h"
 #include "strata/config/checks/rules.h"
 #include "strata/config/field_text.h"
 #include "strata/config/glue_tasks.h"
@@ -28,6 +30,9 @@ class RecipeRules : Rules {
     refuse_others();
     check_task();
     if (recipe_.command == "dpo") check_preferences(config_, merge_, warnings_);
+    if (recipe_.command == "orpo" || recipe_.command == "cpo") {
+      check_reference_free(config_, merge_, warnings_);
+    }
     if (recipe_.reads_ratings) check_rated(config_, merge_, warnings_);
     if (recipe_.gives_rewards) check_rewards();
     if (recipe_.judges_documents()) check_head();
@@ -50,11 +55,22 @@ class RecipeRules : Rules {
         if (is_plain(*found)) continue;
         if (recipe_.command == "sft") require_own_value(*found);
         if (recipe_.reads_labels) refuse_other_columns(*found);
+        const std::string_view recipe = recipe_meant(*found, other.command);
         throw ConfigError(
-            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata {}{}",
-            named_source(*found), recipe_.command, other.command, in_a_file(*found, other.command));
+            "{}: found with the recipe {}, expected a setting of it; remove it, or run strata "
+            "{}{}{}",
+            named_source(*found), recipe_.command, recipe, in_a_file(*found, recipe),
+            name == "alpha" ? "; that of LoRA is lora_alpha" : "");
       }
     }
+  }
+
+  // Several recipes may have the setting, not all with this value.
+  static std::string_view recipe_meant(const Given& found, std::string_view first) {
+    if (found.setting->name != "loss_type") return first;
+    const std::string text = canonical_text(found);
+    const std::string_view recipe = recipe_with_loss(text.substr(0, text.find_first_of(", ")));
+    return recipe.empty() ? first : recipe;
   }
 
   // `strata config check FILE` knows the recipe from the file alone.
@@ -67,12 +83,13 @@ class RecipeRules : Rules {
   static void require_own_value(const Given& found) {
     const std::string_view name = found.setting->name;
     if (name != "loss_type" && name != "truncation_mode") return;
+    const std::string_view recipe = recipe_meant(found, "dpo");
     throw ConfigError(
         "{}: found {} with the recipe sft, expected {}; remove it{}", named_source(found),
         canonical_text(found), name == "loss_type" ? "nll" : "keep_start",
-        name == "loss_type"
-            ? ", or run strata dpo or kto, whose losses are of answers" + in_a_file(found, "dpo")
-            : "");
+        name == "loss_type" ? fmt::format(", or run strata {}, whose losses are of answers{}",
+                                          recipe, in_a_file(found, recipe))
+                            : "");
   }
 
   // Names of columns that another recipe has: "label_column" is its target.

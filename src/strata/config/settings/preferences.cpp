@@ -1,4 +1,4 @@
-// Records of the settings of the recipes dpo, kto and reward.
+// Records of the settings of the recipes dpo, orpo, cpo, kto and reward.
 #include "strata/config/settings/table.h"
 
 namespace strata::config {
@@ -10,14 +10,17 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.beta),
         .resume = Resume::kTraining,
         .range = {.min = 0},
-        .help = "dpo, kto: how dear it is to leave the reference; of ipo the paper's tau"},
+        .help =
+            "dpo, kto: how dear it is to leave the reference; of ipo the paper's tau. cpo: what "
+            "the difference of both answers is multiplied by. orpo: what their odds count "
+            "beside the likelihood of the preferred one (the paper's lambda)"},
        {.name = "loss_type",
         .field = STRATA_FIELD(preference.loss_type),
         .resume = Resume::kTraining,
         .help = "dpo: one loss or several, which are added up: sigmoid (the default), hinge, ipo, "
                 "exo_pair, nca_pair, robust, sppo_hard, apo_zero, apo_down, discopop, sft, "
-                "sigmoid_norm. kto: kto (the default) or apo_zero_unpaired. Other recipes know nll "
-                "alone"},
+                "sigmoid_norm. cpo: sigmoid (the default), hinge, ipo, simpo or alphapo. kto: kto "
+                "(the default) or apo_zero_unpaired. Other recipes know nll alone"},
        {.name = "loss_weights",
         .field = STRATA_FIELD(preference.loss_weights),
         .resume = Resume::kTraining,
@@ -26,8 +29,8 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.label_smoothing),
         .resume = Resume::kTraining,
         .range = {.min = 0, .max = 0.5, .max_open = true},
-        .help = "dpo: share of preferences that are the wrong way round, of the losses robust and "
-                "exo_pair"},
+        .help = "dpo, cpo: share of preferences that are the wrong way round, of the losses robust "
+                "and exo_pair (dpo), sigmoid, simpo and alphapo (cpo)"},
        {.name = "f_divergence_type",
         .field = STRATA_FIELD(preference.f_divergence_type),
         .resume = Resume::kTraining,
@@ -51,7 +54,7 @@ std::vector<Setting> preference_settings() {
        {.name = "disable_dropout",
         .field = STRATA_FIELD(preference.disable_dropout),
         .resume = Resume::kTraining,
-        .help = "dpo, kto, reward: train without the dropout of model and adapter"},
+        .help = "dpo, orpo, cpo, kto, reward: train without the dropout of model and adapter"},
        {.name = "truncation_mode",
         .field = STRATA_FIELD(preference.truncation_mode),
         .resume = Resume::kTraining,
@@ -75,6 +78,24 @@ std::vector<Setting> preference_settings() {
         .range = {.min = 0},
         .help = "kto: the same of an undesirable one",
         .peer = "KTOConfig"},
+       {.name = "cpo_alpha",
+        .field = STRATA_FIELD(preference.cpo_alpha),
+        .resume = Resume::kTraining,
+        .range = {.min = 0},
+        .help = "cpo: what the likelihood of the preferred answer counts beside the loss of the "
+                "pair; 0 is SimPO alone",
+        .peer = "CPOConfig"},
+       {.name = "simpo_gamma",
+        .field = STRATA_FIELD(preference.simpo_gamma),
+        .resume = Resume::kTraining,
+        .help = "cpo: by how much the losses simpo and alphapo want the preferred answer to win",
+        .peer = "CPOConfig"},
+       {.name = "alpha",
+        .field = STRATA_FIELD(preference.alpha),
+        .resume = Resume::kTraining,
+        .help = "cpo: shape of the rewards, (1 - p^-alpha) / alpha of an answer of probability p; "
+                "0: log p",
+        .peer = "CPOConfig"},
        {.name = "center_rewards_coefficient",
         .field = STRATA_FIELD(preference.center_rewards_coefficient),
         .resume = Resume::kTraining,

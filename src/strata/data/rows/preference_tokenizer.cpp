@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "strata/base/error.h"
 #include "strata/base/labels.h"
 
 namespace strata::data {
@@ -15,11 +16,9 @@ std::ptrdiff_t shared_beginning(const std::vector<int32_t>& prompt,
 
 }  // namespace
 
-Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected,
-                     bool& prompt_is_split) {
+JoinedAnswers join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected) {
   const std::ptrdiff_t length =
       std::min(shared_beginning(prompt, chosen.ids), shared_beginning(prompt, rejected.ids));
-  prompt_is_split = length < static_cast<std::ptrdiff_t>(prompt.size());
   for (Example* document : {&chosen, &rejected}) {
     std::fill_n(document->labels.begin(), length, kNotTrained);
   }
@@ -27,7 +26,21 @@ Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example
   pair.lengths = {static_cast<int32_t>(pair.ids.size()), static_cast<int32_t>(rejected.ids.size())};
   pair.ids.insert(pair.ids.end(), rejected.ids.begin(), rejected.ids.end());
   pair.labels.insert(pair.labels.end(), rejected.labels.begin(), rejected.labels.end());
-  return pair;
+  return {std::move(pair), static_cast<size_t>(length),
+          length < static_cast<std::ptrdiff_t>(prompt.size())};
+}
+
+void train_prompt(const std::string& where, const std::vector<int32_t>& learnt,
+                  JoinedAnswers& joined) {
+  std::vector<int32_t>& labels = joined.pair.labels;
+  const auto prompt = static_cast<std::ptrdiff_t>(joined.prompt_tokens);
+  if (*(labels.begin() + joined.pair.lengths[0] + prompt) == kNotTrained) {
+    throw FormatError(
+        "{}: found a \"rejected\" that begins with a message that is not learnt (\"weight\" and "
+        "\"train\" say no), expected one that is; put that message into the prompt",
+        where);
+  }
+  std::copy_n(learnt.begin(), prompt, labels.begin());
 }
 
 int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool& prompt_is_split) {
@@ -53,13 +66,19 @@ void truncate_answers(Example& pair, int64_t max_length, const std::string& trun
   pair.labels.shrink_to_fit();
 }
 
-size_t find_untrained_answer(const ExampleView& pair) {
+size_t find_untrained_answer(const ExampleView& pair, bool learns_prompt) {
+  const auto is_trained = [](int32_t label) { return label != kNotTrained; };
+  size_t prompt = 0;
+  if (learns_prompt) {
+    const auto other = pair.labels.subspan(static_cast<size_t>(pair.lengths[0]));
+    prompt = static_cast<size_t>(std::ranges::find_if(other, is_trained) - other.begin());
+  }
   size_t begin = 0;
   for (size_t i = 0; i < pair.lengths.size(); ++i) {
     const auto length = static_cast<size_t>(pair.lengths[i]);
-    const auto behind_first = pair.labels.subspan(begin, length).subspan(length > 0 ? 1 : 0);
-    const auto is_trained = [](int32_t label) { return label != kNotTrained; };
-    if (std::ranges::none_of(behind_first, is_trained)) return i;
+    const size_t skipped = std::min(std::max<size_t>(prompt, 1), length);
+    const auto answer = pair.labels.subspan(begin, length).subspan(skipped);
+    if (std::ranges::none_of(answer, is_trained)) return i;
     begin += length;
   }
   return pair.lengths.size();

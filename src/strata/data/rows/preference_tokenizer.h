@@ -17,23 +17,34 @@ struct PreferenceOptions {
   // Both documents get a reward as a whole (RewardTrainer): no border between prompt and answer is
   // looked for, and a pair with a document that is too long is left out.
   bool are_rewarded = false;
+  // The prompt is trained, too, where the better answer follows (ORPOTrainer).
+  bool learns_prompt = false;
 };
 
 // One row of two documents: [prompt + chosen][prompt + rejected]. The prompt is trained in neither;
 // it ends where the shorter of the two beginnings ends that the documents share with the `prompt`
-// alone. Labels that are -100 behind it stay so. `prompt_is_split`: that is before the prompt's
-// end.
-Example join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected,
-                     bool& prompt_is_split);
+// alone. Labels that are -100 behind it stay so.
+struct JoinedAnswers {
+  Example pair;
+  size_t prompt_tokens;  // of each document
+  bool prompt_is_split;  // they are fewer than the `prompt` has
+};
+JoinedAnswers join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected);
 
-// The same of one document. Returns how many tokens of the prompt it begins with.
+// Makes the prompt's labels before the better answer what they were (`learnt`: those of its
+// document). Training finds by the other document where the answers begin. FormatError (`where`)
+// unless that one is trained from there on.
+void train_prompt(const std::string& where, const std::vector<int32_t>& learnt,
+                  JoinedAnswers& joined);
+
+// join_answers() of one document. Returns how many tokens of the prompt it begins with.
 int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool& prompt_is_split);
 
 // Cuts each document to max_length tokens. Requires: max_length > 0.
 void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode);
 
 // The first document that has no trained token behind its first, so that it has no likelihood;
-// their number: all have one.
-size_t find_untrained_answer(const ExampleView& pair);
+// their number: all have one. `learns_prompt`: what train_prompt() made of it is no answer.
+size_t find_untrained_answer(const ExampleView& pair, bool learns_prompt = false);
 
 }  // namespace strata::data

@@ -48,8 +48,7 @@ Example join_rewarded(const Row& row, Example chosen, Example rejected) {
     throw FormatError("{}: found no token in \"{}\", expected a text", row.where(),
                       chosen.ids.empty() ? "chosen" : "rejected");
   }
-  bool prompt_is_split = false;
-  Example pair = join_answers({}, std::move(chosen), std::move(rejected), prompt_is_split);
+  Example pair = join_answers({}, std::move(chosen), std::move(rejected)).pair;
   pair.labels = pair.ids;
   return pair;
 }
@@ -229,12 +228,17 @@ TokenizedRow RowTokenizer::tokenize_preference(const Row& row) const {
     result.example =
         join_rewarded(row, std::move(documents[0].example), std::move(documents[1].example));
   } else {
-    result.example = join_answers(encode(prompt_text(row, prompt)), std::move(documents[0].example),
-                                  std::move(documents[1].example), result.prompt_is_split);
-    if (const size_t answer = find_untrained_answer(result.example); answer < documents.size()) {
+    const std::vector<int32_t> learnt = documents[0].example.labels;
+    JoinedAnswers joined =
+        join_answers(encode(prompt_text(row, prompt)), std::move(documents[0].example),
+                     std::move(documents[1].example));
+    if (const size_t answer = find_untrained_answer(joined.pair); answer < documents.size()) {
       throw FormatError("{}: found no token to train on in \"{}\", expected an answer to a prompt",
                         row.where(), answer == 0 ? "chosen" : "rejected");
     }
+    if (options_.preference->learns_prompt) train_prompt(row.where(), learnt, joined);
+    result.prompt_is_split = joined.prompt_is_split;
+    result.example = std::move(joined.pair);
   }
   for (TokenizedRow& each : documents) join_notes(each, result);
   return result;

@@ -227,6 +227,7 @@ void add_options(KeyHash& hash, const PrepareOptions& o) {
     hash.add("preference");
     hash.add(o.preference->truncation_mode);
     if (o.preference->are_rewarded) hash.add("rewarded");
+    if (o.preference->learns_prompt) hash.add("with the prompt");
   }
   if (o.rated) hash.add(fmt::format("rated {}", o.rated->mismatched_rows));
   if (o.labelled) {

@@ -55,6 +55,43 @@ Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preferenc
           {"logps/rejected", log_probs[1], pairs}};
 }
 
+Figures figures_of(const nn::LossSums& sums, const nn::ReferenceFreePreference& preference) {
+  double nll = 0, correct = 0, chosen_tokens = 0, wins = 0, log_odds = 0, log_odds_ratios = 0;
+  // Of the preferred answers and of the others.
+  double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
+  const std::vector<nn::DocumentSums>& documents = preference.documents;
+  const bool has_odds = preference.options.loss == "odds_ratio";
+  for (size_t d = 0; d + 1 < documents.size(); d += 2) {
+    const double own[2] = {preference.reward(d), preference.reward(d + 1)};
+    for (size_t i = 0; i < 2; ++i) {
+      rewards[i] += own[i];
+      log_probs[i] += preference.log_prob(d + i);
+    }
+    wins += own[0] > own[1] ? 1 : 0;
+    nll -= documents[d].log_prob;
+    correct += documents[d].correct;
+    chosen_tokens += static_cast<double>(documents[d].tokens);
+    if (!has_odds) continue;
+    log_odds += preference.log_odds(d / 2);
+    log_odds_ratios += preference.log_odds_ratio(d / 2);
+  }
+  const double pairs = static_cast<double>(documents.size()) / 2;
+  Figures figures{{"entropy", sums.entropy, static_cast<double>(sums.tokens)},
+                  {"mean_token_accuracy", correct, chosen_tokens},
+                  {"rewards/chosen", rewards[0], pairs},
+                  {"rewards/rejected", rewards[1], pairs},
+                  {"rewards/accuracies", wins, pairs},
+                  {"rewards/margins", rewards[0] - rewards[1], pairs},
+                  {"logps/chosen", log_probs[0], pairs},
+                  {"logps/rejected", log_probs[1], pairs},
+                  {"nll_loss", nll, chosen_tokens}};
+  if (has_odds) {
+    figures.push_back({"log_odds_ratio", log_odds_ratios, pairs});
+    figures.push_back({"log_odds_chosen", log_odds, pairs});
+  }
+  return figures;
+}
+
 Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers) {
   // Of the desirable answers and of the others.
   double rewards[2] = {0, 0}, log_probs[2] = {0, 0}, logits[2] = {0, 0};

@@ -13,6 +13,7 @@
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/nn/preference_loss.h"
 #include "strata/nn/rated_loss.h"
+#include "strata/nn/reference_free_loss.h"
 
 namespace strata::train {
 
@@ -47,6 +48,10 @@ Figures figures_of(const nn::LossSums& sums);
 // the preferred answers; rewards/accuracies takes log-probabilities for equal that fp32 does not
 // tell apart.
 Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preference);
+
+// Of pairs without a reference, under the names that TRL's CPOTrainer logs, of the loss odds_ratio
+// ORPOTrainer. nll_loss is that of the preferred answers' documents, mean_token_accuracy too.
+Figures figures_of(const nn::LossSums& sums, const nn::ReferenceFreePreference& preference);
 
 // Of rated answers, under the names that TRL's KTOTrainer logs: means over the desirable ("chosen")
 // and the undesirable ("rejected") ones of all ranks, of micro-steps that have such.

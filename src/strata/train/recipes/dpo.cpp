@@ -5,6 +5,7 @@
 #include "strata/base/labels.h"
 #include "strata/config/checks/preference_checks.h"
 #include "strata/nn/preference_loss.h"
+#include "strata/train/recipes/pair_targets.h"
 #include "strata/train/recipes/reference_table.h"
 
 namespace strata::train {
@@ -39,17 +40,6 @@ nn::PairPreference pairs_of(const data::MicroBatch& batch, const nn::PreferenceO
                                   (batch.first_labels[d] != kNotTrained ? 1 : 0));
   }
   return pairs;
-}
-
-// Trained tokens of the preferred answers.
-int64_t num_chosen_targets(const data::MicroBatch& batch) {
-  int64_t count = 0;
-  for (size_t d = 0; d + 1 < batch.offsets.size(); d += 2) {
-    for (int64_t i = batch.offsets[d]; i < batch.offsets[d + 1]; ++i) {
-      count += batch.targets[static_cast<size_t>(i)] != kNotTrained ? 1 : 0;
-    }
-  }
-  return count;
 }
 
 class PairObjective final : public Objective {

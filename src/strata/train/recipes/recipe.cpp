@@ -8,6 +8,7 @@
 #include "strata/train/recipes/dpo.h"
 #include "strata/train/recipes/kto.h"
 #include "strata/train/recipes/next_token.h"
+#include "strata/train/recipes/reference_free.h"
 #include "strata/train/recipes/reward.h"
 
 namespace strata::train {
@@ -19,9 +20,10 @@ struct Row {
   std::unique_ptr<Recipe> (*make)(const BeforeTraining& before);
 };
 
-constexpr Row kRecipes[] = {{"sft", make_next_token}, {"seq2seq", make_next_token},
-                            {"dpo", make_dpo},        {"kto", make_kto},
-                            {"reward", make_reward},  {"classify", make_classify}};
+constexpr Row kRecipes[] = {
+    {"sft", make_next_token},      {"seq2seq", make_next_token}, {"dpo", make_dpo},
+    {"orpo", make_reference_free}, {"cpo", make_reference_free}, {"kto", make_kto},
+    {"reward", make_reward},       {"classify", make_classify}};
 
 }  // namespace
 

@@ -20,9 +20,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::pair<std::string, std::string>> shown_settings(const config::RunConfig& config,
-                                                                int world_size) {
-  std::vector<std::pair<std::string, std::string>> shown{
+using ShownSettings = std::vector<std::pair<std::string, std::string>>;
+
+// Those that the loss looks at.
+void show_cpo(const config::PreferenceConfig& preference, ShownSettings& shown) {
+  const std::string loss = preference.loss_type.empty() ? "sigmoid" : preference.loss_type.front();
+  const bool wins_by_margin = loss == "simpo" || loss == "alphapo";
+  shown.push_back({"loss_type", loss});
+  shown.push_back({"beta", python_float_repr(preference.beta)});
+  if (loss != "alphapo") shown.push_back({"cpo_alpha", python_float_repr(preference.cpo_alpha)});
+  if (wins_by_margin) shown.push_back({"simpo_gamma", python_float_repr(preference.simpo_gamma)});
+  if (preference.alpha != 0) shown.push_back({"alpha", python_float_repr(preference.alpha)});
+  if (preference.label_smoothing != 0 && (wins_by_margin || loss == "sigmoid")) {
+    shown.push_back({"label_smoothing", python_float_repr(preference.label_smoothing)});
+  }
+}
+
+ShownSettings shown_settings(const config::RunConfig& config, int world_size) {
+  ShownSettings shown{
       {"model", config.model.model_name_or_path.empty() ? config.model.config_name
                                                         : config.model.model_name_or_path},
       {"data set", data_name(config.data)},
@@ -50,6 +65,10 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
     shown.push_back(
         {"loss_type", losses.empty() ? "sigmoid" : fmt::format("{}", fmt::join(losses, " "))});
     shown.push_back({"beta", python_float_repr(config.preference.beta)});
+  } else if (recipe.command == "orpo") {
+    shown.push_back({"beta", python_float_repr(config.preference.beta)});
+  } else if (recipe.command == "cpo") {
+    show_cpo(config.preference, shown);
   } else if (recipe.reads_ratings) {
     const auto& losses = config.preference.loss_type;
     shown.push_back({"loss_type", losses.empty() ? "kto" : losses.front()});
@@ -62,8 +81,6 @@ std::vector<std::pair<std::string, std::string>> shown_settings(const config::Ru
   }
   return shown;
 }
-
-using ShownSettings = std::vector<std::pair<std::string, std::string>>;
 
 // As in the adapter's file: a continued one has settings of its own.
 void show_adapter(const hf::AdapterConfig& adapter, ShownSettings& settings) {
