@@ -4,6 +4,7 @@
 
 #include "strata/base/phases.h"
 #include "strata/optim/trailing_weights.h"
+#include "strata/train/loop/broken_weight.h"
 
 namespace strata::train {
 namespace {
@@ -60,7 +61,11 @@ void Reference::begin(int64_t step) {
 bool Reference::end_step(int64_t step, const StopRequest& asked) {
   const config::PreferenceConfig& config = before_.config.preference;
   if (stays() || step % config.ref_model_sync_steps != 0) return true;
-  before_.trainee.reference->follow(config.ref_model_mixup_alpha);
+  // Weights that are not finite are given up once enough batches show it; the reference is not, nor
+  // could it be told of.
+  if (!find_broken_weight(*before_.trainee.store)) {
+    before_.trainee.reference->follow(config.ref_model_mixup_alpha);
+  }
   before_.set_phase(kAskingPhase);
   const bool is_asked = ask_about_steps_behind(step, asked);
   before_.set_phase(std::string(kTrainingPhase));
