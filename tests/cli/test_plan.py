@@ -69,6 +69,16 @@ def test_seventy_billion_parameters_without_weights(folder):
     assert row(text, "wire")[0] == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_reference_that_follows_is_the_weights_once_more(folder):
+    shard = 4 * PARAMETERS_70B / 16 / 1e9
+    words = ["plan", "dpo", "--model_name_or_path", folder, "--world_size", 16, "--nodes", 2, "--device", "cuda",
+             "--per_device_train_batch_size", 1, "--max_length", 1024, "--gradient_checkpointing", "true"]
+    for more, factor in (([], 2), (["--sync_ref_model", "true"], 3)):
+        for value in row(strata(*words, *more), "optimizer"):
+            assert value == pytest.approx(factor * shard, rel=1e-3)
+
+
+
 def test_estimate_memory_is_the_same_command(folder):
     words = ["--model_name_or_path", folder, "--world_size", 8, "--device", "cuda"]
     assert strata("estimate-memory", *words) == strata("plan", *words)

@@ -126,6 +126,16 @@ def test_measured_is_the_planned_of_rated_answers(model, tmp_path, row):
     expect_planned(row, found)
 
 
+@pytest.mark.parametrize("row", [(2, "FULL_SHARD", dict(sync_ref_model=True, ref_model_sync_steps=3)),
+                                 (1, "NO_SHARD", dict(LORA, use_weighting=True, per_device_train_batch_size=4))],
+                         ids=memory_table.label)
+def test_measured_is_the_planned_of_pairs(model, tmp_path, row):
+    """A reference that follows the model is its weights once more; it is asked in the room of the steps. Weights of pairs take a
+    copy of a few logits."""
+    found = memory_table.run_row(row, model, memory_table.save_pairs(tmp_path), tmp_path / "out", recipe="dpo")
+    expect_planned(row, found)
+
+
 @pytest.mark.parametrize("row", classified_memory.TABLE, ids=memory_table.label)
 def test_measured_is_the_planned_of_whole_texts(model, tmp_path, row):
     """Of decoders and of encoders of each kind, whose layers attend both ways; no logits are made."""

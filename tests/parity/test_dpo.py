@@ -4,6 +4,7 @@ import functools
 import math
 import re
 import shutil
+import types
 
 import pytest
 import safetensors.torch
@@ -47,6 +48,24 @@ CASES = {
     "apo_down": dict(loss_type="apo_down"),
     "discopop": dict(loss_type="discopop", discopop_tau=0.1),
     "sigmoid_norm": dict(loss_type="sigmoid_norm", beta=2.0),
+    "bco_pair": dict(loss_type="bco_pair", beta=0.3),
+    # Micro-batches of 5 pairs, which one order sorts; a last one of an evaluation of fewer.
+    "aot": dict(loss_type="aot", beta=0.3, label_smoothing=0.2, per_device_train_batch_size=5, gradient_accumulation_steps=2),
+    "aot_with_eval": dict(LORA, loss_type="aot", ld_alpha=0.4, eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=4),
+    "aot_unpaired": dict(loss_type="aot_unpaired", beta=0.3, label_smoothing=0.1, per_device_train_batch_size=5,
+                         eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=3),
+    "aot_of_one_pair": dict(loss_type=["aot", "aot_unpaired"], per_device_train_batch_size=1),
+    "several_of_batches": dict(LORA, loss_type=["aot", "bco_pair", "aot_unpaired", "sft"], loss_weights=[0.5, 0.3, 0.2, 0.1],
+                               per_device_train_batch_size=4),
+    "weighted": dict(use_weighting=True, beta=0.5),
+    "weighted_lora_with_eval": dict(LORA, use_weighting=True, loss_type=["ipo", "bco_pair"], loss_weights=[0.4, 0.6], beta=0.3,
+                                    ld_alpha=0.4, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=5,
+                                    per_device_eval_batch_size=4),
+    "weighted_capped_logits": dict(model="gemma2", use_weighting=True, beta=0.5),
+    "moving_reference": dict(sync_ref_model=True, ref_model_sync_steps=4, beta=0.3, eval_strategy="steps", eval_steps=4,
+                             per_device_eval_batch_size=4),
+    "moving_reference_accumulated": dict(sync_ref_model=True, ref_model_sync_steps=5, ref_model_mixup_alpha=0.3, beta=0.3,
+                                         gradient_accumulation_steps=2, loss_type="aot", ld_alpha=0.5, weight_decay=0.1),
     # The prompt is cut as a whole: an answer's first token counts for its length, and nothing predicts it.
     "ipo_by_the_ends_of_answers": dict(loss_type="ipo", beta=0.2, max_length=6, truncation_mode="keep_end"),
     "sigmoid_norm_by_the_ends_of_answers": dict(loss_type="sigmoid_norm", beta=2.0, max_length=6,
@@ -115,14 +134,38 @@ def test_a_continued_adapter_is_its_own_reference(inputs, tmp_path):
 # 42 pairs: the last step of an epoch has as many as the others, so that no rank's batch is filled up.
 @pytest.mark.parametrize("settings", [
     {}, dict(LORA), dict(LORA, loss_type=["sigmoid", "sft"], gradient_accumulation_steps=2),
-    dict(sharding_strategy="NO_SHARD"),
-], ids=["full", "lora", "lora_sft_accumulated", "copies"])
+    dict(sharding_strategy="NO_SHARD"), dict(use_weighting=True, loss_type="bco_pair"),
+    dict(sync_ref_model=True, ref_model_sync_steps=3, eval_strategy="steps", eval_steps=5, per_device_eval_batch_size=3),
+], ids=["full", "lora", "lora_sft_accumulated", "copies", "weighted", "moving_reference"])
 def test_ranks_equal_one(inputs, tmp_path, settings):
     """The same pairs in a step, however they are dealt."""
     one = {**settings, "per_device_train_batch_size": 6, "sharding_strategy": None}
+    if "per_device_eval_batch_size" in settings:
+        one["per_device_eval_batch_size"] *= 3
     alone = run_strata(flags_of(inputs, tmp_path / "alone", train=42, **one), recipe="dpo")
     dealt = run_strata(flags_of(inputs, tmp_path / "dealt", train=42, **settings), world=3, recipe="dpo")
     expect_alike(dealt, alone, ["rewards/margins", "logps/chosen"])
+
+
+@pytest.mark.parametrize("world, loss", [(2, "aot"), (3, "aot_unpaired")])
+def test_ranks_compare_the_pairs_of_their_micro_batches(inputs, tmp_path, world, loss):
+    """As TRL's ranks do: each of them is a micro-batch of the run on one, whose step has as many of them. All pairs of a step in
+    one micro-batch are another loss."""
+    def flags(name, **more):
+        return flags_of(inputs, tmp_path / name, train=42, loss_type=loss, beta=1.0, max_steps=6, per_device_eval_batch_size=4, **more)
+
+    dealt = run_strata(flags("dealt", per_device_train_batch_size=7), world=world, recipe="dpo")
+    alone = run_strata(flags("alone", per_device_train_batch_size=7, gradient_accumulation_steps=world), recipe="dpo")
+    expect_alike(dealt, alone, ["rewards/margins", "logps/chosen"])
+    together = run_strata(flags("together", per_device_train_batch_size=7 * world), recipe="dpo")
+    assert any(abs(ours["loss"] - theirs["loss"]) > 1e-3 for ours, theirs in zip(together.history, alone.history))
+
+
+def test_a_micro_batch_of_one_pair_compares_nothing(inputs, tmp_path):
+    flags = dict(max_steps=2, per_device_train_batch_size=1)
+    run = run_strata(flags_of(inputs, tmp_path / "aot", loss_type="aot", **flags), recipe="dpo")
+    assert "aot compares the pairs of a rank's micro-batch, which has one alone" in run.text
+    expect_alike(run, run_strata(flags_of(inputs, tmp_path / "sigmoid", **flags), recipe="dpo"), ["rewards/margins"])
 
 
 @pytest.mark.parametrize("mode", ["attention", "selective", "full"])
@@ -136,6 +179,52 @@ def test_recomputation_changes_nothing(inputs, tmp_path, mode):
 @pytest.mark.parametrize("has_table", [True, False], ids=["table_kept", "table_lost"])
 def test_a_resumed_run_is_equal_to_the_bit(inputs, tmp_path, settings, has_table):
     expect_resumed_to_the_bit(functools.partial(flags_of, inputs), "dpo", "49 pairs", tmp_path, settings, has_table)
+
+
+@pytest.mark.parametrize("steps, settings", [(4, {}), (3, dict(sharding_strategy="NO_SHARD", optim="adafactor")),
+                                             (5, dict(bf16=True, zero_stage=2))], ids=["amid_its_steps", "as_it_moves", "copies"])
+def test_a_reference_that_moves_is_resumed_to_the_bit(inputs, tmp_path, steps, settings):
+    """It is a part of checkpoint-6, and asked about the same rows together."""
+    flags = dict(sync_ref_model=True, ref_model_sync_steps=steps, save_strategy="steps", save_steps=6, eval_strategy="steps",
+                 eval_steps=4, logging_steps=4, per_device_eval_batch_size=4, **settings)
+    whole = run_strata(flags_of(inputs, tmp_path / "whole", **flags), world=2, recipe="dpo")
+    assert f"reference: follows the model behind each {steps} steps" in whole.text
+    assert "reference_log_probs.table" not in output_files(whole.folder)
+    resumed = tmp_path / "resumed"
+    shutil.copytree(whole.folder, resumed, ignore=shutil.ignore_patterns("checkpoint-12", "*model*"))
+    (resumed / "latest").write_text("checkpoint-6\n")
+    found = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **flags), world=2, recipe="dpo")
+    assert found.history == whole.history
+    assert (found.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
+    if settings:
+        return
+    # On another number of ranks, with the same rows a step.
+    (resumed / "latest").write_text("checkpoint-6\n")
+    shutil.rmtree(resumed / "checkpoint-12")
+    other = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **{**flags, "per_device_train_batch_size": 4}),
+                       recipe="dpo")
+    # Figures of an evaluation are means over batches, which are others.
+    other, whole = (types.SimpleNamespace(history=[row for row in run.history if "loss" in row]) for run in (other, whole))
+    expect_alike(other, whole, ["rewards/margins", "logps/chosen"])
+
+
+def test_a_reference_that_moves_is_another_run(inputs, tmp_path):
+    """Taken whole it is the model: rewards begin at 0 behind every step. A share of nothing is a reference that stays."""
+    def run(name, **more):
+        return run_strata(flags_of(inputs, tmp_path / name, beta=0.3, max_steps=5, **more), recipe="dpo").history
+
+    stays = run("stays")
+    assert run("of_nothing", sync_ref_model=True, ref_model_sync_steps=2, ref_model_mixup_alpha=0) == stays
+    taken = run("taken", sync_ref_model=True, ref_model_sync_steps=1, ref_model_mixup_alpha=1)
+    assert all(abs(row["rewards/margins"]) < 1e-5 for row in taken), taken
+    assert abs(stays[-1]["rewards/margins"]) > 0.05
+
+
+def test_a_reference_that_moves_needs_its_own_checkpoint(inputs, tmp_path):
+    flags = dict(save_strategy="steps", save_steps=3)
+    run_strata(flags_of(inputs, tmp_path / "out", **{**flags, "max_steps": 3}), recipe="dpo")
+    again = run_strata_raw(flags_of(inputs, tmp_path / "out", resume_from_checkpoint="true", sync_ref_model=True, **flags), recipe="dpo")
+    assert again.returncode == 1 and "sync_ref_model true (was false)" in again.stderr, again.text
 
 
 def test_a_table_of_other_rows_is_not_taken(inputs, tmp_path):
@@ -214,7 +303,11 @@ def test_the_plan_counts_both_answers(inputs):
 
 
 BAD = {
-    "a_loss_of_batches": (dict(loss_type="aot"), "expected a loss of single pairs"),
+    "weights_of_compared_pairs": (dict(loss_type=["sigmoid", "aot"], use_weighting=True),
+                                  "--use_weighting: found true beside the loss aot, expected a loss of single pairs"),
+    "weights_of_tokens": (dict(loss_type=["sigmoid", "sft"], use_weighting=True), "found true beside the loss sft, expected a loss of pairs"),
+    "a_divergence_of_a_batch": (dict(loss_type="aot", f_divergence_type="forward_kl"),
+                                "expected a loss of the difference of both rewards"),
     "an_unknown_loss": (dict(loss_type="sigmoit"), "did you mean sigmoid?"),
     "weights_of_other_losses": (dict(loss_type=["sigmoid", "sft"], loss_weights=[1]), "found 1 of them for 2 losses"),
     "weights_that_are_no_numbers": (dict(loss_type=["sigmoid", "sft"], loss_weights=["1", "x"]), 'found "x", expected numbers'),
@@ -224,7 +317,14 @@ BAD = {
     "beta_of_nothing": (dict(beta=0), "with it nothing is learnt"),
     "a_setting_of_sft": (dict(packing=True), "--packing: found with the recipe dpo, expected a setting of it; "
                                              "remove it, or run strata sft"),
-    "a_reference_that_moves": (dict(sync_ref_model=True), "the reference stays the model that training starts from"),
+    "a_base_that_moves": (dict(LORA, sync_ref_model=True),
+                          "--sync_ref_model: found true beside --use_peft true, expected a model that trains whole"),
+    "a_table_that_moves": (dict(precompute_ref_log_probs=True, sync_ref_model=True),
+                           "found true beside --precompute_ref_log_probs true, expected it without"),
+    "a_reference_in_files": (dict(sync_ref_model=True, offload_param_device="nvme", offload_param_nvme_path="/tmp"),
+                             "found true beside --offload_param_device nvme, expected weights and state in memory"),
+    "steps_of_nothing": (dict(sync_ref_model=True, ref_model_sync_steps=0), '--ref_model_sync_steps: found "0"'),
+    "more_than_the_model": (dict(sync_ref_model=True, ref_model_mixup_alpha=1.5), '--ref_model_mixup_alpha: found "1.5"'),
     "an_adapter_that_is_not_the_base": (dict(LORA, init_lora_weights="false"), "expected an adapter that starts as the base"),
     "vectors_that_are_not_the_base": (dict(use_peft=True, peft_type="VERA", init_weights="false"),
                                       "expected an adapter that starts as the base"),

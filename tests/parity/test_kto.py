@@ -28,6 +28,7 @@ CASES = {
     "apo_zero_unpaired": dict(LORA, loss_type="apo_zero_unpaired", desirable_weight=1.3, **EVALUATED),
     "apo_zero_unpaired_of_single_rows": dict(loss_type="apo_zero_unpaired", per_device_train_batch_size=1,
                                              train_sampling_strategy="random"),
+    "moving_reference": dict(sync_ref_model=True, ref_model_sync_steps=4, beta=0.3, **EVALUATED),
     "tied_chat": dict(model="tied", kind="rated_chat"),
     "capped_logits": dict(model="gemma2"),
     "mixture": dict(model="qwen3_moe", router_aux_loss_coef=0.3, learning_rate=2e-3),
@@ -183,7 +184,7 @@ BAD = {
     "a_setting_of_dpo": (dict(ld_alpha=0.3), "--ld_alpha: found with the recipe kto, expected a setting of it; remove it, or run "
                                              "strata dpo"),
     "another_end": (dict(truncation_mode="keep_end"), "--truncation_mode: found with the recipe kto"),
-    "a_reference_that_moves": (dict(sync_ref_model=True), "the reference stays the model that training starts from"),
+    "a_base_that_moves": (dict(LORA, sync_ref_model=True), "expected a model that trains whole"),
     "answers_while_evaluating": (dict(generate_during_eval=True), "evaluation computes the loss and the rewards"),
     "an_adapter_that_is_not_the_base": (dict(LORA, init_lora_weights="false"),
                                         "found false with the recipe kto, expected an adapter that starts as the base"),

@@ -116,7 +116,7 @@ constexpr ForeignName kNames[] = {
     {"orpo_alpha", "beta"},
     {"kto_desirable_weight", "desirable_weight"},
     {"kto_undesirable_weight", "undesirable_weight"},
-    {"dpo_use_weighting", "", "leave it off: it is not supported in this version"},
+    {"dpo_use_weighting", "use_weighting"},
     {"adapter", "use_peft", "lora: use_peft true; qlora: load_in_4bit true, too"},
     {"lora_model_dir", "adapter_name_or_path"},
     {"lora_target_linear", "lora_target_modules", "use lora_target_modules all-linear"},

@@ -133,11 +133,16 @@ struct PreferenceConfig {
   double beta = 0.1;
   std::vector<std::string> loss_type;     // empty: sigmoid of dpo and cpo, kto of kto
   std::vector<std::string> loss_weights;  // of several; empty: 1
-  double label_smoothing = 0;             // of robust and exo_pair; of sigmoid and simpo (cpo)
+  double label_smoothing = 0;             // of robust, exo_pair, aot (dpo), sigmoid, simpo (cpo)
   std::string f_divergence_type = "reverse_kl";
   double f_alpha_divergence_coef = 0.5;
   double discopop_tau = 0.05;
   std::optional<double> ld_alpha;  // what tokens beyond the shorter answer's length count
+  bool use_weighting = false;      // pairs count by how likely the model finds them (WPO)
+  // The reference takes that share of the model's weights behind so many steps (TR-DPO).
+  bool sync_ref_model = false;
+  double ref_model_mixup_alpha = 0.6;
+  int64_t ref_model_sync_steps = 512;
   bool disable_dropout = true;
   std::string truncation_mode = "keep_start";           // keep_start, keep_end
   std::optional<int64_t> precompute_ref_batch_size;     // default: that of training

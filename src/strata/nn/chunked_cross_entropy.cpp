@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 
@@ -160,7 +161,8 @@ LossBuffers make_buffers(const at::Tensor& h, const Linear& output, bool want_gr
 struct ChunkedRows {
   at::Tensor rows;
   int64_t chunk;
-  at::Tensor mean_logits = {};  // fp32 [R]; undefined: nobody asked
+  // fp32 [R] each; undefined: nobody asked.
+  at::Tensor mean_logits = {}, log_squares = {};
 };
 
 void add(ops::CrossEntropySums& sums, const ops::CrossEntropySums& part) {
@@ -180,28 +182,47 @@ ops::CrossEntropySums sum_chunks(const ChunkedRows& found) {
   return sums;
 }
 
-double sum_of_mean_logits(const ChunkedRows& found, int64_t first, int64_t last) {
-  if (!found.mean_logits.defined() || first == last) return 0;
-  return found.mean_logits.narrow(0, first, last - first).sum(at::kDouble).item<double>();
+// Of what was asked of each row; 0 where it was not.
+double sum_of(const at::Tensor& of_rows, int64_t first, int64_t last) {
+  if (!of_rows.defined() || first == last) return 0;
+  return of_rows.narrow(0, first, last - first).sum(at::kDouble).item<double>();
 }
 
-// Into `means` [R], of logits [R, V] as the loss sees them. Memory: of capped ones a copy of few
-// rows, which no plan knows of.
+// Calls `use` with few rows of the logits after few, from which row on. Memory: what it makes of
+// them is small, and no plan knows of it.
+void for_few_rows(const at::Tensor& logits, const std::function<void(int64_t, at::Tensor)>& use) {
+  constexpr int64_t kBytesAtOnce = 1 << 20, kBytesAtOnceOnGpu = 16 << 20;
+  const int64_t bytes_a_row = logits.size(1) * static_cast<int64_t>(sizeof(float));
+  const int64_t at_once =
+      std::max<int64_t>(1, (logits.is_cuda() ? kBytesAtOnceOnGpu : kBytesAtOnce) / bytes_a_row);
+  for (int64_t start = 0; start < logits.size(0); start += at_once) {
+    use(start, logits.narrow(0, start, std::min(at_once, logits.size(0) - start)));
+  }
+}
+
+// Into `means` [R], of logits [R, V] as the loss sees them.
 void take_mean_of_logits(const at::Tensor& logits, double softcap, const at::Tensor& means) {
   if (softcap == 0) {
     means.copy_(logits.mean(1, /*keepdim=*/false, at::kFloat));
     return;
   }
-  constexpr int64_t kBytesAtOnce = 1 << 20, kBytesAtOnceOnGpu = 16 << 20;
-  const int64_t bytes_a_row = logits.size(1) * static_cast<int64_t>(logits.element_size());
-  const int64_t at_once =
-      std::max<int64_t>(1, (logits.is_cuda() ? kBytesAtOnceOnGpu : kBytesAtOnce) / bytes_a_row);
-  for (int64_t start = 0; start < logits.size(0); start += at_once) {
-    const int64_t length = std::min(at_once, logits.size(0) - start);
-    const at::Tensor capped = (logits.narrow(0, start, length) / softcap).tanh_();
-    means.narrow(0, start, length)
+  for_few_rows(logits, [&](int64_t start, const at::Tensor& rows) {
+    const at::Tensor capped = (rows / softcap).tanh_();
+    means.narrow(0, start, rows.size(0))
         .copy_(capped.mean(1, /*keepdim=*/false, at::kFloat).mul_(softcap));
-  }
+  });
+}
+
+// Into `log_squares` [R]: log(sum p^2) of the probabilities that logits [R, V] stand for, as the
+// loss sees them.
+void take_log_squares(const at::Tensor& logits, double softcap, const at::Tensor& log_squares) {
+  for_few_rows(logits, [&](int64_t start, const at::Tensor& rows) {
+    at::Tensor x = rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+    if (softcap != 0) x.div_(softcap).tanh_().mul_(softcap);
+    x.sub_(x.amax(1, /*keepdim=*/true)).exp_();
+    const at::Tensor sum = x.sum(1);
+    log_squares.narrow(0, start, rows.size(0)).copy_(x.square_().sum(1).log_() - 2 * sum.log());
+  });
 }
 
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
@@ -215,10 +236,14 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     ops::check_targets(targets, vocab);
     targets = to_device(targets, h.device());
   }
-  at::Tensor mean_logits;
+  at::Tensor mean_logits, log_squares;
   const bool is_first_pass = !call.row_scales.defined();
-  if (is_first_pass && call.preference != nullptr && call.preference->wants_mean_logits()) {
-    mean_logits = at::empty({rows}, h.options().dtype(at::kFloat));
+  if (is_first_pass && call.preference != nullptr) {
+    const auto number_a_row = [&](bool is_wanted) {
+      return is_wanted ? at::empty({rows}, h.options().dtype(at::kFloat)) : at::Tensor();
+    };
+    mean_logits = number_a_row(call.preference->wants_mean_logits());
+    log_squares = number_a_row(call.preference->wants_log_squares());
   }
   Rescale* rescale = call.output->rescale();
   Rescale* of_input = rescale != nullptr && rescale->of_input ? rescale : nullptr;
@@ -234,6 +259,9 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     if (mean_logits.defined()) {
       take_mean_of_logits(logits, call.options.softcap, mean_logits.narrow(0, start, length));
     }
+    if (log_squares.defined()) {
+      take_log_squares(logits, call.options.softcap, log_squares.narrow(0, start, length));
+    }
     ops::cross_entropy_rows_(logits, targets.narrow(0, start, length), call.scale,
                              call.want_gradient, buffers.rows.narrow(0, start, length),
                              call.options);
@@ -246,8 +274,10 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     chunk_backward(call, x, result, draw, rows_dh);
     if (of_input != nullptr) rows_dh.copy_(rescale_backward(rows_dh, rows_h, *of_input));
   }
-  if (mean_logits.defined() && mean_logits.is_cuda()) mean_logits = mean_logits.cpu();
-  return {buffers.rows.is_cuda() ? buffers.rows.cpu() : buffers.rows, buffers.chunk, mean_logits};
+  const auto on_host = [](const at::Tensor& found) {
+    return found.defined() && found.is_cuda() ? found.cpu() : found;
+  };
+  return {on_host(buffers.rows), buffers.chunk, on_host(mean_logits), on_host(log_squares)};
 }
 
 bool trains(const Linear& layer) {
@@ -300,7 +330,8 @@ ops::CrossEntropySums loss_over_documents(LossCall call, const at::Tensor& h, at
     const bool has_tail = tails[d] < starts[d + 1];
     learnt.documents.push_back(
         {-document.loss, has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0, document.correct,
-         document.entropy, document.tokens, sum_of_mean_logits(found, starts[d], starts[d + 1])});
+         document.entropy, document.tokens, sum_of(found.mean_logits, starts[d], starts[d + 1]),
+         sum_of(found.log_squares, starts[d], starts[d + 1])});
     add(sums, document);
   }
   const std::optional<DocumentSlopes> losses = learnt.losses();

@@ -17,6 +17,8 @@ struct DocumentSums {
   double entropy = 0;   // of the predictions, in nats
   int64_t tokens = 0;
   double mean_logits = 0;  // of each prediction the mean of its logits; 0 unless asked for
+  // Of each prediction the logarithm of the sum of its squared probabilities; 0 unless asked for.
+  double log_squares = 0;
 };
 
 struct DocumentSlopes {
@@ -36,6 +38,7 @@ struct Preference {
     return {starts.begin() + 1, starts.end()};
   }
   virtual bool wants_mean_logits() const { return false; }
+  virtual bool wants_log_squares() const { return false; }
   // After the documents are filled. Nothing: they are summed, nothing is learnt.
   virtual std::optional<DocumentSlopes> losses() const { return std::nullopt; }
 

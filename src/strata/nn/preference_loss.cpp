@@ -15,10 +15,11 @@ namespace strata::nn {
 namespace {
 
 // Of P pairs, [P] in fp64 on the CPU: log-ratios to the reference as they are and as the divergence
-// sees them ("scores"), and tokens of the answers.
+// sees them ("scores"), the reference's log-probabilities, and tokens of the answers.
 struct Pairs {
   at::Tensor chosen_log_probs;
   at::Tensor chosen_ratios, rejected_ratios;
+  at::Tensor chosen_reference, rejected_reference;
   at::Tensor chosen_scores, rejected_scores;
   at::Tensor chosen_tokens, rejected_tokens;
   double pairs_per_chosen_token;
@@ -75,6 +76,34 @@ at::Tensor sppo_hard_loss(const Pairs& pairs, const PreferenceOptions& options) 
          (pairs.rejected_ratios + 0.5 / options.beta).square();
 }
 
+// An answer is told from what the model thinks of it on its own, as a classifier tells.
+at::Tensor bco_pair_loss(const Pairs& pairs, const PreferenceOptions& options) {
+  return -at::log_sigmoid(options.beta * pairs.chosen_ratios) -
+         at::log_sigmoid(-options.beta * pairs.rejected_ratios);
+}
+
+// One set of numbers is to lie above another one as a whole: the smallest above the smallest and so
+// on, whichever pairs they are of.
+at::Tensor dominance_loss(const at::Tensor& above, const at::Tensor& below,
+                          const PreferenceOptions& options) {
+  const auto ordered = [](const at::Tensor& values) {
+    return std::get<0>(at::sort(values, /*stable=*/true, /*dim=*/0, /*descending=*/false));
+  };
+  const at::Tensor x = options.beta * (ordered(above) - ordered(below));
+  return (options.label_smoothing - 1) * at::log_sigmoid(x) -
+         options.label_smoothing * at::log_sigmoid(-x);
+}
+
+at::Tensor aot_loss(const Pairs& pairs, const PreferenceOptions& options) {
+  const at::Tensor of_reference = pairs.chosen_reference - pairs.rejected_reference;
+  return dominance_loss(pairs.chosen_ratios - pairs.rejected_ratios + of_reference, of_reference,
+                        options);
+}
+
+at::Tensor aot_unpaired_loss(const Pairs& pairs, const PreferenceOptions& options) {
+  return dominance_loss(pairs.chosen_ratios, pairs.rejected_ratios, options);
+}
+
 at::Tensor apo_zero_loss(const Pairs& pairs, const PreferenceOptions& options) {
   return 1 - at::sigmoid(options.beta * pairs.chosen_ratios) +
          at::sigmoid(options.beta * pairs.rejected_ratios);
@@ -105,7 +134,10 @@ const std::vector<std::pair<std::string, Loss>>& table() {
       {"exo_pair", exo_pair_loss},
       {"nca_pair", nca_pair_loss},
       {"robust", robust_loss},
+      {"bco_pair", bco_pair_loss},
       {"sppo_hard", sppo_hard_loss},
+      {"aot", aot_loss},
+      {"aot_unpaired", aot_unpaired_loss},
       {"apo_zero", apo_zero_loss},
       {"apo_down", apo_down_loss},
       {"discopop", discopop_loss},
@@ -133,6 +165,24 @@ at::Tensor scores_of(const at::Tensor& log_ratios, const PreferenceOptions& opti
     return (at::exp(at::clamp_max(slope * log_ratios, 80)) - 1) / slope;
   }
   return log_ratios;
+}
+
+// What a pair's losses count: how likely its answers are by token, against the answers that the
+// model would give itself (the expectation of the same there).
+double weight_of(const DocumentSums& document) {
+  const auto tokens = static_cast<double>(std::max<int64_t>(document.tokens, 1));
+  return std::exp((document.log_prob - document.log_squares) / tokens);
+}
+
+at::Tensor weights_of_pairs(const PairPreference& batch) {
+  const auto pairs = static_cast<int64_t>(batch.documents.size() / 2);
+  at::Tensor weights = at::ones({pairs}, at::kDouble);
+  for (int64_t i = 0; batch.options.weighs_pairs && i < pairs; ++i) {
+    const auto first = static_cast<size_t>(2 * i);
+    weights.data_ptr<double>()[i] =
+        weight_of(batch.documents[first]) * weight_of(batch.documents[first + 1]);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -178,15 +228,18 @@ DocumentSlopes pair_losses(const PairPreference& batch) {
   const Pairs pairs{.chosen_log_probs = chosen(front + tail),
                     .chosen_ratios = chosen(ratios),
                     .rejected_ratios = rejected(ratios),
+                    .chosen_reference = chosen(reference),
+                    .rejected_reference = rejected(reference),
                     .chosen_scores = chosen(scores),
                     .rejected_scores = rejected(scores),
                     .chosen_tokens = chosen(tokens),
                     .rejected_tokens = rejected(tokens),
                     .pairs_per_chosen_token = batch.pairs_per_chosen_token};
+  const at::Tensor weights = weights_of_pairs(batch);
   at::Tensor sum = (front + tail).sum() * 0;
   for (size_t i = 0; i < options.losses.size(); ++i) {
     const double weight = options.weights.empty() ? 1 : options.weights[i];
-    sum = sum + weight * find_loss(options.losses[i])(pairs, options).sum();
+    sum = sum + weight * (weights * find_loss(options.losses[i])(pairs, options)).sum();
   }
   const auto slopes = torch::autograd::grad({sum}, {front, tail});
   const auto numbers = [count](const at::Tensor& values) {

@@ -18,13 +18,16 @@ struct PreferenceOptions {
   double beta = 0.1;
   std::vector<std::string> losses = {"sigmoid"};
   std::vector<double> weights = {};  // of each loss; empty: 1
-  double label_smoothing = 0;        // of robust and exo_pair
+  double label_smoothing = 0;        // of robust, exo_pair, aot and aot_unpaired
   std::string divergence = "reverse_kl";
   double divergence_alpha = 0.5;  // of alpha_divergence
   double discopop_tau = 0.05;
   // What log-probabilities of tokens beyond the length of the pair's shorter answer count, from 0
   // to 1 (LD-DPO); the loss "sft" has them whole. None: all count whole.
   std::optional<double> ld_alpha = {};
+  // What each loss of a pair counts: how likely its answers are to the model by token, against what
+  // it would answer itself (WPO, Zhou et al. 2024, equation 2). Nothing is learnt of that.
+  bool weighs_pairs = false;
 };
 
 // A micro-batch whose documents are pairs, the preferred answer first: what the head must know, and
@@ -32,6 +35,7 @@ struct PreferenceOptions {
 struct PairPreference : Preference {
   // Those beyond the length of the shorter document of each pair, with ld_alpha.
   std::vector<int64_t> tails(const std::vector<int64_t>& starts) const override;
+  bool wants_log_squares() const override { return options.weighs_pairs && !reference.empty(); }
   std::optional<DocumentSlopes> losses() const override;
   double weighted_log_prob(const DocumentSums& document) const {
     return document.log_prob - (1 - options.ld_alpha.value_or(1)) * document.tail;

@@ -87,8 +87,10 @@ std::unique_ptr<Recipe> prepare_recipe(const PreparedRun& run, Trainee& trainee)
   return recipe;
 }
 
-void introduce_and_rehearse(const PreparedRun& run, Trainee& trainee, const Recipe& recipe,
+void introduce_and_rehearse(const PreparedRun& run, Trainee& trainee, Recipe& recipe,
                             Trainer& trainer) {
+  recipe.begin(trainer.global_step());
+  run.line.clear();
   introduce(run.config, trainee, run.datasets, run.notes, trainer);
   if (run.watch) {
     trainer.say(run.watch->planned_line());

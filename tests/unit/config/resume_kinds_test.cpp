@@ -26,7 +26,8 @@ const std::map<Resume, const char*> kExpected = {
      "weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm label_smoothing_factor "
      "neftune_noise_alpha lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio "
      "dataloader_drop_last train_sampling_strategy beta loss_type loss_weights label_smoothing "
-     "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha disable_dropout "
+     "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha use_weighting "
+     "ref_model_mixup_alpha ref_model_sync_steps disable_dropout "
      "truncation_mode desirable_weight undesirable_weight center_rewards_coefficient cpo_alpha "
      "simpo_gamma alpha "
      "task_name text_column_names text_pair_column_names text_column_delimiter label_column_name "
@@ -41,7 +42,7 @@ const std::map<Resume, const char*> kExpected = {
      "loftq_bits loftq_iter d_initial projection_prng_key init_weights num_virtual_tokens "
      "prompt_tuning_init prompt_tuning_init_text prefix_projection encoder_hidden_size "
      "rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern bias "
-     "lora_bias optim"},
+     "lora_bias optim sync_ref_model"},
     {Resume::kTensors, "model_name_or_path num_labels"},
     {Resume::kFree,
      "recipe model_revision config_name dtype cache_dir mean_resizing resize_to_multiple_of "

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "gathered.h"
 #include "strata/base/error.h"
 #include "strata/nn/preference_loss.h"
@@ -150,6 +152,42 @@ class LossTest : public ::testing::Test {
     expect_gradients(loss, expected, h, h64, leaves);
   }
 
+  // The same answers in pairs that are weighted.
+  void check_weighted_pairs(Linear& layer, const at::Tensor& targets, double softcap) {
+    batch_.targets = targets;
+    batch_.offsets = {0, 50, 70, 140, 150};
+    PairPreference pairs;
+    pairs.options = {.beta = 0.02, .weighs_pairs = true};
+    pairs.reference = {-180, -75, -260, -40};
+    pairs.answer_tokens = {43, 13, 70, 1};
+    context_.head.preference = &pairs;
+    const at::Tensor h = at::randn({kTokens, kHidden}).requires_grad_(true);
+    const at::Tensor loss = chunked_cross_entropy(h, layer, context_, softcap);
+
+    const at::Tensor h64 = reference_leaf(h);
+    Leaves leaves;
+    const at::Tensor logits = reference_logits(layer, h64, leaves, softcap);
+    const at::Tensor costs = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, -100);
+    const at::Tensor log_squares =
+        at::log_softmax(logits, 1).mul(2).logsumexp(1).detach() * targets.ne(-100);
+    std::vector<at::Tensor> ratios;
+    std::vector<double> weights;
+    for (size_t d = 0; d < 4; ++d) {
+      const int64_t begin = batch_.offsets[d], end = batch_.offsets[d + 1];
+      const auto sum_of = [&](const at::Tensor& rows) { return rows.slice(0, begin, end).sum(); };
+      const double expected = sum_of(log_squares).item<double>();
+      EXPECT_NEAR(pairs.documents[d].log_squares, expected, 1e-5 * std::abs(expected));
+      ratios.push_back(-sum_of(costs) - pairs.reference[d]);
+      const double tokens = sum_of(targets.ne(-100)).item<double>();
+      weights.push_back(std::exp((-sum_of(costs).item<double>() - expected) / tokens));
+    }
+    const at::Tensor expected =
+        -weights[0] * weights[1] * at::log_sigmoid(0.02 * (ratios[0] - ratios[1])) -
+        weights[2] * weights[3] * at::log_sigmoid(0.02 * (ratios[2] - ratios[3]));
+    EXPECT_NEAR(sums_.loss, expected.item<double>(), 1e-5 * expected.item<double>());
+    expect_gradients(loss, expected, h, h64, leaves);
+  }
+
   Batch batch_;
   LossSums sums_;
   ForwardContext context_;
@@ -220,6 +258,17 @@ TEST_F(LossTest, RatedDocuments) {
       layer->weight().set_requires_grad(trains);
       sums_ = {};
       check_rated(*layer, targets_behind_prompts(vocab), /*softcap=*/trains ? 2 : 0);
+    }
+  }
+}
+
+TEST_F(LossTest, WeightedPairs) {
+  for (const int64_t vocab : {50, 70001}) {
+    for (const bool trains : {false, true}) {
+      const auto layer = make(vocab);
+      layer->weight().set_requires_grad(trains);
+      sums_ = {};
+      check_weighted_pairs(*layer, targets_behind_prompts(vocab), /*softcap=*/trains ? 2 : 0);
     }
   }
 }

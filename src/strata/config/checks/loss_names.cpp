@@ -19,8 +19,8 @@ struct Losses {
 const std::vector<Losses>& table() {
   static const std::vector<Losses> losses{
       {"dpo",
-       {"sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "sppo_hard", "apo_zero",
-        "apo_down", "discopop", "sft", "sigmoid_norm"}},
+       {"sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot",
+        "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm"}},
       {"cpo", {"sigmoid", "hinge", "ipo", "simpo", "alphapo"}},
       {"kto", {"kto", "apo_zero_unpaired"}}};
   return losses;

@@ -16,9 +16,9 @@
 namespace strata::config {
 namespace {
 
-// Those that are more than a function of one pair: they sort the pairs of a micro-batch, or keep a
-// running mean of them.
-constexpr std::array<std::string_view, 3> kOfBatches = {"aot", "aot_unpaired", "bco_pair"};
+// Those that sort what the pairs of a micro-batch got.
+constexpr std::array<std::string_view, 2> kOfBatches = {"aot", "aot_unpaired"};
+constexpr std::array<std::string_view, 4> kSmoothed = {"robust", "exo_pair", "aot", "aot_unpaired"};
 // A divergence other than the reverse KL leaves a term that only a difference of rewards takes out.
 constexpr std::array<std::string_view, 8> kOfDifferences = {
     "sigmoid", "sigmoid_norm", "hinge", "ipo", "exo_pair", "robust", "discopop", "sft"};
@@ -42,18 +42,15 @@ class PreferenceRules : Rules {
     check_losses();
     check_weights();
     check_parts_of_losses();
+    check_weighting();
+    check_sorting();
     check_reference(config_, merge_);
+    check_moving_reference(config_, merge_, warnings_);
   }
 
  private:
   void check_losses() const {
     for (const std::string& name : config_.preference.loss_type) {
-      if (has(kOfBatches, name)) {
-        throw ConfigError(
-            "{}: found {}, expected a loss of single pairs ({}); it depends on which pairs share a "
-            "micro-batch, and is not supported",
-            source("loss_type"), name, fmt::join(losses_of("dpo"), ", "));
-      }
       require_loss_of("dpo", name, source("loss_type"));
     }
   }
@@ -90,8 +87,11 @@ class PreferenceRules : Rules {
           "--label_smoothing 1e-3",
           source("loss_type"));
     }
-    if (!learns("exo_pair") && !learns("robust") && preference.label_smoothing != 0) {
-      warn_without_effect("label_smoothing", "loss_type is neither robust nor exo_pair");
+    const bool smooths =
+        std::ranges::any_of(kSmoothed, [this](std::string_view loss) { return learns(loss); });
+    if (!smooths && preference.label_smoothing != 0) {
+      warn_without_effect("label_smoothing", fmt::format("loss_type has none of the losses {}",
+                                                         fmt::join(kSmoothed, ", ")));
     }
     if (!learns("discopop")) {
       warn_without_effect("discopop_tau", "loss_type is not discopop");
@@ -110,6 +110,70 @@ class PreferenceRules : Rules {
           source("f_divergence_type"), preference.f_divergence_type, loss,
           fmt::join(kOfDifferences, ", "));
     }
+  }
+
+  void check_weighting() const {
+    if (!config_.preference.use_weighting) return;
+    const auto refuse = [this](std::string_view loss, const char* why) {
+      throw ConfigError("{}: found true beside the loss {}, expected {}; remove one",
+                        source("use_weighting"), loss, why);
+    };
+    for (const std::string_view loss : kOfBatches) {
+      if (!learns(loss)) continue;
+      refuse(loss, "a loss of single pairs, which have a weight each");
+    }
+    if (learns("sft")) {
+      refuse("sft", "a loss of pairs: that one is a mean over tokens, which have none");
+    }
+  }
+
+  // What is sorted is what a rank has at once.
+  void check_sorting() {
+    if (config_.train.per_device_train_batch_size > 1) return;
+    for (const std::string_view loss : kOfBatches) {
+      if (!learns(loss)) continue;
+      warnings_.push_back(
+          fmt::format("{}: {} compares the pairs of a rank's micro-batch, which has one alone; "
+                      "give per_device_train_batch_size more (gradient_accumulation_steps adds "
+                      "none)",
+                      source("loss_type"), loss));
+    }
+  }
+};
+
+class ReferenceRules : Rules {
+ public:
+  using Rules::Rules;
+
+  void check() {
+    const PreferenceConfig& preference = config_.preference;
+    if (!preference.sync_ref_model) {
+      for (const char* name : {"ref_model_mixup_alpha", "ref_model_sync_steps"}) {
+        warn_without_effect(name, "sync_ref_model is off");
+      }
+      return;
+    }
+    if (config_.lora.use_peft) {
+      refuse("use_peft",
+             "a model that trains whole: the reference of an adapter is the base, which it does "
+             "not change; set sync_ref_model false, or train without use_peft");
+    }
+    if (merge_.text("precompute_ref_log_probs") == "true") {
+      refuse("precompute_ref_log_probs",
+             "it without: the reference is asked anew each time that it has moved; remove one");
+    }
+    for (const char* place : {"offload_param_device", "offload_optimizer_device"}) {
+      if (merge_.text(place) != "nvme") continue;
+      refuse(place,
+             "weights and state in memory, where the reference is changed for the model; set it "
+             "to cpu or none");
+    }
+  }
+
+ private:
+  void refuse(const char* other, const char* expected) const {
+    throw ConfigError("{}: found true beside {} {}, expected {}", source("sync_ref_model"),
+                      source(other), merge_.text(other), expected);
   }
 };
 
@@ -138,6 +202,11 @@ void check_reference(const RunConfig& config, const Merge& merge) {
   if (is_tuning_of_tokens(lora.peft_type)) {
     refuse("peft_type", fmt::format("{}", lora.peft_type), "use LORA");
   }
+}
+
+void check_moving_reference(const RunConfig& config, const Merge& merge,
+                            std::vector<std::string>& warnings) {
+  ReferenceRules(config, merge, warnings).check();
 }
 
 void check_preferences(const RunConfig& config, const Merge& merge,

@@ -14,6 +14,10 @@ namespace strata::config {
 // takes, which is the base without its new adapter. Throws ConfigError where it is not.
 void check_reference(const RunConfig& config, const Merge& merge);
 
+// A reference that follows the model (sync_ref_model), of dpo and kto. The same as below.
+void check_moving_reference(const RunConfig& config, const Merge& merge,
+                            std::vector<std::string>& warnings);
+
 // Of settings that were checked; empty: 1 each.
 std::vector<double> preference_loss_weights(const PreferenceConfig& config);
 

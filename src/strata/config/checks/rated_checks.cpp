@@ -20,6 +20,7 @@ class RatedRules : Rules {
     check_weights();
     if (estimates_divergence(config_)) check_batches();
     check_reference(config_, merge_);
+    check_moving_reference(config_, merge_, warnings_);
   }
 
  private:

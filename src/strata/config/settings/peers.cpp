@@ -166,15 +166,8 @@ std::vector<Known> dpo() {
   return {
       {"precompute_ref_log_probs",
        {"false", "*"},
-       "where there is a reference it is asked once, before the first step",
+       "a reference is asked once, before the first step, or when it has moved",
        true},
-      {"use_weighting", {"false"}, "leave it off", true},
-      {"sync_ref_model",
-       {"false"},
-       "the reference stays the model that training starts from",
-       true},
-      {"ref_model_mixup_alpha", {"0.6", "*"}, "the reference stays as it is"},
-      {"ref_model_sync_steps", {"512", "*"}, "the reference stays as it is"},
       // Of earlier versions.
       {"reference_free",
        {"false"},

@@ -18,9 +18,10 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.loss_type),
         .resume = Resume::kTraining,
         .help = "dpo: one loss or several, which are added up: sigmoid (the default), hinge, ipo, "
-                "exo_pair, nca_pair, robust, sppo_hard, apo_zero, apo_down, discopop, sft, "
-                "sigmoid_norm. cpo: sigmoid (the default), hinge, ipo, simpo or alphapo. kto: kto "
-                "(the default) or apo_zero_unpaired. Other recipes know nll alone"},
+                "exo_pair, nca_pair, robust, bco_pair, sppo_hard, aot, aot_unpaired, apo_zero, "
+                "apo_down, discopop, sft, sigmoid_norm. cpo: sigmoid (the default), hinge, ipo, "
+                "simpo or alphapo. kto: kto (the default) or apo_zero_unpaired. Other recipes know "
+                "nll alone"},
        {.name = "loss_weights",
         .field = STRATA_FIELD(preference.loss_weights),
         .resume = Resume::kTraining,
@@ -29,8 +30,8 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.label_smoothing),
         .resume = Resume::kTraining,
         .range = {.min = 0, .max = 0.5, .max_open = true},
-        .help = "dpo, cpo: share of preferences that are the wrong way round, of the losses robust "
-                "and exo_pair (dpo), sigmoid, simpo and alphapo (cpo)"},
+        .help = "dpo, cpo: share of preferences that are the wrong way round, of the losses robust, "
+                "exo_pair, aot and aot_unpaired (dpo), sigmoid, simpo and alphapo (cpo)"},
        {.name = "f_divergence_type",
         .field = STRATA_FIELD(preference.f_divergence_type),
         .resume = Resume::kTraining,
@@ -51,6 +52,25 @@ std::vector<Setting> preference_settings() {
         .help =
             "dpo: what log-probabilities of tokens beyond the length of the shorter answer of a "
             "pair count, from 0 to 1 (LD-DPO); default: as the others"},
+       {.name = "use_weighting",
+        .field = STRATA_FIELD(preference.use_weighting),
+        .resume = Resume::kTraining,
+        .help = "dpo: the loss of a pair counts by how likely the model finds its answers (WPO)"},
+       {.name = "sync_ref_model",
+        .field = STRATA_FIELD(preference.sync_ref_model),
+        .resume = Resume::kBoth,
+        .help = "dpo, kto: the reference follows the model (TR-DPO), of which a second set of "
+                "weights is kept"},
+       {.name = "ref_model_mixup_alpha",
+        .field = STRATA_FIELD(preference.ref_model_mixup_alpha),
+        .resume = Resume::kTraining,
+        .range = {.min = 0, .max = 1},
+        .help = "dpo, kto: the part of the model's weights in those of a reference that follows"},
+       {.name = "ref_model_sync_steps",
+        .field = STRATA_FIELD(preference.ref_model_sync_steps),
+        .resume = Resume::kTraining,
+        .range = {.min = 1},
+        .help = "dpo, kto: it follows behind each so many steps"},
        {.name = "disable_dropout",
         .field = STRATA_FIELD(preference.disable_dropout),
         .resume = Resume::kTraining,

@@ -67,8 +67,8 @@ void note_earlier_result(const fs::path& output_dir, std::vector<std::string>& n
 }  // namespace
 
 Trainer::Trainer(const config::RunConfig& config, const std::string& settings_text,
-                 Trainee& trainee, const Datasets& datasets, const Recipe& recipe,
-                 const Saving& saving, const Output& output)
+                 Trainee& trainee, const Datasets& datasets, Recipe& recipe, const Saving& saving,
+                 const Output& output)
     : config_(config),
       settings_text_(settings_text),
       trainee_(trainee),
@@ -179,7 +179,7 @@ bool Trainer::train_steps() {
     if (observer_) observer_(comm::sent_bytes(trainee_.store->mesh()) - sent);
     if (!outcome->is_left_out) account(*outcome);
     if (should_log(plan_, config_.train, step_) && sums_.has_unlogged()) log_step(*outcome);
-    if (!end_step()) return false;
+    if (!show_step() || !end_step()) return false;
     if (early_stopping_.is_due() && !plan_.ends_epoch(step_)) end_epoch_early(*outcome);
   }
   return true;
@@ -191,6 +191,16 @@ void Trainer::finish_profile(StepProfile& profile) {
   } catch (const std::exception& error) {
     say(fmt::format("warning: {}; training goes on", error.what()));
   }
+}
+
+bool Trainer::show_step() {
+  if (recipe_.end_step(step_, stop_request())) return true;
+  owes_evaluation_ = should_evaluate(plan_, config_.train, step_);
+  return false;
+}
+
+StopRequest Trainer::stop_request() const {
+  return signals_ ? [this] { return signals_->is_requested(); } : StopRequest();
 }
 
 bool Trainer::end_step() {

@@ -43,8 +43,7 @@ struct Saving {
 class Trainer {
  public:
   Trainer(const config::RunConfig& config, const std::string& settings_text, Trainee& trainee,
-          const Datasets& datasets, const Recipe& recipe, const Saving& saving,
-          const Output& output);
+          const Datasets& datasets, Recipe& recipe, const Saving& saving, const Output& output);
   ~Trainer();
 
   // Trains to the end, which may be an early one, or until a signal asks to stop (is_stopped()):
@@ -134,8 +133,11 @@ class Trainer {
                                        const StopRequest& asked);
   // A picture of the run is not worth the run.
   void finish_profile(StepProfile& profile);
+  // Lets the recipe look at the step. False: it was broken off.
+  bool show_step();
   // What is due behind a step: evaluation and save. False: the evaluation was broken off.
   bool end_step();
+  StopRequest stop_request() const;
   // As in the reference, a run that ends early ends its epoch: what is due then is done.
   void end_epoch_early(const StepOutcome& outcome);
   // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
@@ -187,7 +189,7 @@ class Trainer {
   Trainee& trainee_;
   comm::Group& world_;
   const Datasets& datasets_;
-  const Recipe& recipe_;
+  Recipe& recipe_;
   Status* status_;  // may be null
   std::string rows_content_;
   data::BatchSampler sampler_;

@@ -113,7 +113,7 @@ std::optional<EvalSums> Trainer::evaluate_set(const data::TokenStore& set, Split
 std::optional<Json> Trainer::evaluate_sets() {
   const Clock::time_point start = Clock::now();
   // An evaluation may take longer than a scheduler waits between its signal and the end.
-  const StopRequest asked = signals_ ? [this] { return signals_->is_requested(); } : StopRequest();
+  const StopRequest asked = stop_request();
   const auto sums = evaluate_set(*datasets_.eval, Split::kEval, asked);
   if (!sums) return std::nullopt;
   std::optional<double> exact;

@@ -3,6 +3,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/base/error.h"
 #include "strata/base/json.h"
+#include "strata/base/phases.h"
 #include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/piece_reader.h"
@@ -113,6 +114,8 @@ void Trainer::roll_back(const std::string& found) {
   });
   guard_.forgive();
   checkpoints_.note_return(*source);
+  recipe_.begin(step_);
+  set_phase(kTrainingPhase);
   say(fmt::format(
       "warning: {}; weights and optimizer are those of {} again, the batches since then "
       "are left out",

@@ -6,7 +6,7 @@
 #include "strata/config/checks/preference_checks.h"
 #include "strata/nn/preference_loss.h"
 #include "strata/train/recipes/pair_targets.h"
-#include "strata/train/recipes/reference_table.h"
+#include "strata/train/recipes/reference.h"
 
 namespace strata::train {
 namespace {
@@ -21,6 +21,7 @@ nn::PreferenceOptions options_of(const config::PreferenceConfig& config) {
   options.divergence_alpha = config.f_alpha_divergence_coef;
   options.discopop_tau = config.discopop_tau;
   options.ld_alpha = config.ld_alpha;
+  options.weighs_pairs = config.use_weighting;
   return options;
 }
 
@@ -57,10 +58,10 @@ class PairObjective final : public Objective {
 
 class Dpo final : public Recipe {
  public:
-  Dpo(const config::PreferenceConfig& config, ReferenceTable table)
+  Dpo(const config::PreferenceConfig& config, Reference reference)
       : options_(options_of(config)),
         disables_dropout_(config.disable_dropout),
-        table_(std::move(table)) {}
+        reference_(std::move(reference)) {}
 
   // Pairs, and the trained tokens of preferred answers.
   LossCounts count(const data::MicroBatch& batch) const override {
@@ -70,23 +71,26 @@ class Dpo final : public Recipe {
   bool disables_dropout() const override { return disables_dropout_; }
   std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
                                        const LossCounts& counts) const override {
-    nn::PairPreference pairs =
-        pairs_of(batch, options_, split == Split::kTrain ? table_.train : table_.eval);
+    nn::PairPreference pairs = pairs_of(batch, options_, reference_.of(split));
     pairs.pairs_per_chosen_token = counts.losses / std::max(counts.others, 1.0);
     return std::make_unique<PairObjective>(std::move(pairs));
+  }
+  void begin(int64_t step) override { reference_.begin(step); }
+  bool end_step(int64_t step, const StopRequest& asked) override {
+    return reference_.end_step(step, asked);
   }
 
  private:
   nn::PreferenceOptions options_;
   bool disables_dropout_;
-  ReferenceTable table_;
+  Reference reference_;
 };
 
 }  // namespace
 
 std::unique_ptr<Recipe> make_dpo(const BeforeTraining& before) {
   const nn::PreferenceOptions options = options_of(before.config.preference);
-  const auto ask = [&options](const data::MicroBatch& batch, const AskModel& ask_model) {
+  const auto ask = [options](const data::MicroBatch& batch, const AskModel& ask_model) {
     nn::PairPreference pairs;
     pairs.options = options;
     ask_model(batch, pairs);
@@ -98,10 +102,10 @@ std::unique_ptr<Recipe> make_dpo(const BeforeTraining& before) {
   };
   return std::make_unique<Dpo>(
       before.config.preference,
-      ask_reference(before, {.noun = "pair",
-                             .numbers = {"the preferred answer", "the other answer"},
-                             .ask = ask,
-                             .ld_alpha = options.ld_alpha}));
+      Reference(before, {.noun = "pair",
+                         .numbers = {"the preferred answer", "the other answer"},
+                         .ask = ask,
+                         .ld_alpha = options.ld_alpha}));
 }
 
 }  // namespace strata::train

@@ -10,7 +10,7 @@
 namespace strata::train {
 
 // A step's loss is the mean over its pairs. The reference is a table: no second model is in memory,
-// at any time. IoError where its file cannot be written. Collective.
+// at any time, unless it follows the model. IoError where its file cannot be written. Collective.
 std::unique_ptr<Recipe> make_dpo(const BeforeTraining& before);
 
 }  // namespace strata::train

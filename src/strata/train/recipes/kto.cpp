@@ -5,7 +5,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/config/checks/rated_checks.h"
 #include "strata/nn/rated_loss.h"
-#include "strata/train/recipes/reference_table.h"
+#include "strata/train/recipes/reference.h"
 
 namespace strata::train {
 namespace {
@@ -20,7 +20,7 @@ nn::RatedOptions options_of(const config::PreferenceConfig& config) {
 }
 
 // What the reference said of a micro-batch.
-struct Reference {
+struct SaidOfBatch {
   std::vector<double> own;         // [rows]
   std::vector<double> mismatched;  // [rows], or none
 };
@@ -28,7 +28,7 @@ struct Reference {
 class RatedObjective final : public Objective {
  public:
   RatedObjective(const data::MicroBatch& batch, const nn::RatedOptions& options,
-                 Reference reference)
+                 SaidOfBatch reference)
       : mismatched_(batch.mismatched), reference_(std::move(reference.mismatched)) {
     answers_.options = options;
     answers_.reference = std::move(reference.own);
@@ -64,11 +64,11 @@ class RatedObjective final : public Objective {
 
 class Kto final : public Recipe {
  public:
-  Kto(const config::RunConfig& config, ReferenceTable table)
+  Kto(const config::RunConfig& config, Reference reference)
       : options_(options_of(config.preference)),
         disables_dropout_(config.preference.disable_dropout),
         width_(config::estimates_divergence(config) ? 2 : 1),
-        table_(std::move(table)) {}
+        reference_(std::move(reference)) {}
 
   LossCounts count(const data::MicroBatch& batch) const override {
     return {.losses = static_cast<double>(batch.rows.size())};
@@ -76,8 +76,8 @@ class Kto final : public Recipe {
   bool disables_dropout() const override { return disables_dropout_; }
   std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
                                        const LossCounts&) const override {
-    const std::vector<double>& table = split == Split::kTrain ? table_.train : table_.eval;
-    Reference reference;
+    const std::vector<double>& table = reference_.of(split);
+    SaidOfBatch reference;
     for (const int64_t row : batch.rows) {
       const size_t first = width_ * static_cast<size_t>(row);
       reference.own.push_back(table.at(first));
@@ -85,12 +85,16 @@ class Kto final : public Recipe {
     }
     return std::make_unique<RatedObjective>(batch, options_, std::move(reference));
   }
+  void begin(int64_t step) override { reference_.begin(step); }
+  bool end_step(int64_t step, const StopRequest& asked) override {
+    return reference_.end_step(step, asked);
+  }
 
  private:
   nn::RatedOptions options_;
   bool disables_dropout_;
   size_t width_;  // numbers of a row
-  ReferenceTable table_;
+  Reference reference_;
 };
 
 // Of each row its own answer and, where there is one, the answer of another.
@@ -113,7 +117,7 @@ std::unique_ptr<Recipe> make_kto(const BeforeTraining& before) {
   if (config::estimates_divergence(before.config)) {
     question.numbers.emplace_back("another row's answer behind the prompt");
   }
-  return std::make_unique<Kto>(before.config, ask_reference(before, question));
+  return std::make_unique<Kto>(before.config, Reference(before, std::move(question)));
 }
 
 }  // namespace strata::train

@@ -17,6 +17,7 @@
 #include "strata/nn/preference.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/figures.h"
+#include "strata/train/loop/stop_signals.h"
 #include "strata/train/setup/trainee.h"
 
 namespace strata::train {
@@ -54,7 +55,7 @@ class Objective {
   virtual double num_losses(const nn::LossSums& sums) const = 0;
 };
 
-// Threads: const methods from any.
+// Threads: const methods from any, but for those that run beside begin() or end_step().
 class Recipe {
  public:
   virtual ~Recipe() = default;
@@ -63,6 +64,15 @@ class Recipe {
   // `counts`: of all that the micro-batch shares a step or an evaluation's batch with.
   virtual std::unique_ptr<Objective> objective(const data::MicroBatch& batch, Split split,
                                                const LossCounts& counts) const = 0;
+  // Before the first step of a run, which `step` others may have gone before, and after every
+  // return to a checkpoint. Collective.
+  virtual void begin(int64_t step) { (void)step; }
+  // Behind `step` steps, before what is due then. False: broken off because a rank was asked to
+  // stop; a run that goes on from there begins with it. Collective.
+  virtual bool end_step(int64_t step, const StopRequest& asked) {
+    (void)step, (void)asked;
+    return true;
+  }
   // Of the tallies of an evaluation's batches on all ranks, added up.
   virtual Figures figures_of_all(std::span<const double> tally) const {
     (void)tally;

@@ -39,15 +39,12 @@ std::vector<int64_t> all_rows(const data::TokenStore& rows) {
   return all;
 }
 
-// Those of the training data that the steps take, ascending: with max_steps a part of an epoch may
-// do. Of a run that is resumed, those of the steps before, too.
-std::vector<int64_t> rows_of_steps(const config::RunConfig& config, const data::TokenStore& rows,
-                                   int world_size) {
-  const data::BatchSampler sampler = training_sampler(config, rows, world_size);
-  const StepPlan plan = plan_steps(config.train, sampler.batches_per_rank());
-  if (plan.max_steps >= plan.updates_per_epoch) return all_rows(rows);
+// Those of the training data that the steps from `first` on take, up to `last` and the run's end,
+// ascending.
+std::vector<int64_t> rows_of_steps(const data::BatchSampler& sampler, const StepPlan& plan,
+                                   int world_size, int64_t first, int64_t last) {
   std::vector<int64_t> taken;
-  for (int64_t step = 0; step < plan.max_steps; ++step) {
+  for (int64_t step = first; step < std::min(last, plan.max_steps); ++step) {
     const StepPlan::Window window = plan.window(step);
     for (int rank = 0; rank < world_size; ++rank) {
       for (int64_t i = 0; i < window.count; ++i) {
@@ -62,18 +59,37 @@ std::vector<int64_t> rows_of_steps(const config::RunConfig& config, const data::
   return taken;
 }
 
+// Those of the whole run: with max_steps a part of an epoch may do. Of a run that is resumed, those
+// of the steps before, too.
+std::vector<int64_t> rows_of_run(const config::RunConfig& config, const data::TokenStore& rows,
+                                 int world_size) {
+  const data::BatchSampler sampler = training_sampler(config, rows, world_size);
+  const StepPlan plan = plan_steps(config.train, sampler.batches_per_rank());
+  if (plan.max_steps >= plan.updates_per_epoch) return all_rows(rows);
+  return rows_of_steps(sampler, plan, world_size, 0, plan.max_steps);
+}
+
 struct AskedRows {
   const data::TokenStore& rows;
   Split split;
   std::vector<int64_t> wanted;
   int64_t batch_size = 1;
+  StopRequest asked_to_stop = {};
 };
 
-// Fills the n numbers of each of the rows that are wanted, on every rank. Collective.
-void ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTraining& before,
+int64_t rows_at_once(const config::RunConfig& config, Split split) {
+  const config::TrainConfig& train = config.train;
+  return config.preference.precompute_ref_batch_size.value_or(
+      split == Split::kTrain ? train.per_device_train_batch_size
+                             : train.per_device_eval_batch_size);
+}
+
+// Fills the n numbers of each of the rows that are wanted, on every rank. False: broken off.
+// Collective.
+bool ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTraining& before,
          std::vector<double>& table) {
-  const auto& [rows, split, wanted, batch_size] = of;
-  if (wanted.empty()) return;
+  const auto& [rows, split, wanted, batch_size, asked_to_stop] = of;
+  if (wanted.empty()) return true;
   const std::string subject = split == Split::kTrain ? "training data" : "evaluation data";
   Trainee& trainee = before.trainee;
   comm::Group& world = *trainee.store->mesh().world;
@@ -86,6 +102,7 @@ void ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTra
   const size_t width = question.numbers.size();
   std::vector<double> found(width * rows.size());
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
+    if (is_any_asked(asked_to_stop, world)) return false;
     data::EvalBatch batch = sampler.batch(world.rank(), i);
     for (int64_t& row : batch.rows) row = wanted[static_cast<size_t>(row)];
     const std::vector<double> said = question.ask(data::collate_rows(rows, batch.rows), ask_model);
@@ -111,6 +128,7 @@ void ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTra
       table[i] = found[i];
     }
   }
+  return true;
 }
 
 void add_rows(const data::TokenStore& rows, Xxh3& hash) {
@@ -248,6 +266,16 @@ std::vector<int64_t> without_known(std::vector<int64_t> rows, const std::vector<
   return rows;
 }
 
+// Whether the run evaluates after `first` steps or more, before it has taken `last`, or at its end.
+bool evaluates_within(const config::TrainConfig& config, const StepPlan& plan, int64_t first,
+                      int64_t last) {
+  if (first == 0 && config.eval_on_start) return true;
+  for (int64_t done = std::max<int64_t>(first, 1); done < last && done <= plan.max_steps; ++done) {
+    if (should_evaluate(plan, config, done)) return true;
+  }
+  return false;
+}
+
 // What the disk lacks in any case is told before hours go into the reference; what saves need
 // beside the result is known later (saving/run_saver.h).
 void require_room_for_result(const BeforeTraining& before) {
@@ -273,12 +301,11 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
   ReferenceTable table = known_table(path, before, question, fingerprint);
 
   const auto start = std::chrono::steady_clock::now();
-  const std::optional<int64_t> rows = config.preference.precompute_ref_batch_size;
   const AskedRows train{.rows = datasets.train,
                         .split = Split::kTrain,
-                        .wanted = without_known(rows_of_steps(config, datasets.train, world.size()),
+                        .wanted = without_known(rows_of_run(config, datasets.train, world.size()),
                                                 table.train, width),
-                        .batch_size = rows.value_or(config.train.per_device_train_batch_size)};
+                        .batch_size = rows_at_once(config, Split::kTrain)};
   if (before.is_kept && !train.wanted.empty()) require_room_for_result(before);
   ask(train, question, before, table.train);
   size_t num_asked = train.wanted.size();
@@ -286,7 +313,7 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
     const AskedRows eval{.rows = *datasets.eval,
                          .split = Split::kEval,
                          .wanted = without_known(all_rows(*datasets.eval), table.eval, width),
-                         .batch_size = rows.value_or(config.train.per_device_eval_batch_size)};
+                         .batch_size = rows_at_once(config, Split::kEval)};
     ask(eval, question, before, table.eval);
     num_asked += eval.wanted.size();
   }
@@ -300,6 +327,33 @@ ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuesti
                   "s; no second model is kept",
                   counted(num_asked, question.noun), seconds.count()));
   return table;
+}
+
+bool ask_reference_of_steps(const BeforeTraining& before, const ReferenceQuestion& question,
+                            const AskedSteps& steps, ReferenceTable& table) {
+  const config::RunConfig& config = before.config;
+  const Datasets& datasets = before.datasets;
+  const int world_size = before.trainee.store->mesh().world->size();
+  const size_t width = question.numbers.size();
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  table.train.assign(width * datasets.train.size(), kUnknown);
+  table.eval.assign(width * num_eval_rows(datasets), kUnknown);
+
+  const data::BatchSampler sampler = training_sampler(config, datasets.train, world_size);
+  const StepPlan plan = plan_steps(config.train, sampler.batches_per_rank());
+  const AskedRows train{.rows = datasets.train,
+                        .split = Split::kTrain,
+                        .wanted = rows_of_steps(sampler, plan, world_size, steps.first, steps.last),
+                        .batch_size = rows_at_once(config, Split::kTrain),
+                        .asked_to_stop = steps.asked_to_stop};
+  if (!ask(train, question, before, table.train)) return false;
+  if (!datasets.eval || !evaluates_within(config.train, plan, steps.first, steps.last)) return true;
+  return ask({.rows = *datasets.eval,
+              .split = Split::kEval,
+              .wanted = all_rows(*datasets.eval),
+              .batch_size = rows_at_once(config, Split::kEval),
+              .asked_to_stop = steps.asked_to_stop},
+             question, before, table.eval);
 }
 
 }  // namespace strata::train

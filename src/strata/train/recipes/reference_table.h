@@ -1,7 +1,8 @@
 // What the model that training starts from thinks of every answer: a table of a few
 // log-probabilities a row, asked for once, before the first step, so that no second model is in
 // memory at any time. Owns: that pass over the data, and the file in which a resumed run finds what
-// it gave. Never: what a row's numbers are for (dpo.cpp, kto.cpp).
+// it gave. Never: what a row's numbers are for (dpo.cpp, kto.cpp), a reference that moves
+// (reference.h).
 #pragma once
 
 #include <functional>
@@ -38,5 +39,17 @@ struct ReferenceQuestion {
 // Errors: FormatError where a log-probability is no number; IoError where the file cannot be
 // written. Collective.
 ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuestion& question);
+
+// Of the whole run's steps, from 0: those behind `first` others, up to `last` of them.
+struct AskedSteps {
+  int64_t first = 0, last = 0;
+  StopRequest asked_to_stop = {};
+};
+
+// The same of the model as it is, about the rows of these steps and, if an evaluation falls into
+// them, of its set: nothing is known of others then, nothing is kept in files. False: broken off.
+// Collective.
+bool ask_reference_of_steps(const BeforeTraining& before, const ReferenceQuestion& question,
+                            const AskedSteps& steps, ReferenceTable& table);
 
 }  // namespace strata::train

@@ -14,6 +14,7 @@
 #include "strata/memory/allocator.h"
 #include "strata/optim/adamw.h"
 #include "strata/optim/make_optimizer.h"
+#include "strata/optim/trailing_weights.h"
 #include "strata/shard/storage_type.h"
 #include "strata/train/setup/base_quantization.h"
 #include "strata/train/setup/blueprint.h"
@@ -111,6 +112,11 @@ void make_optimizer(const config::RunConfig& config, Trainee& trainee) {
                                              .weight_decay = config.optim.weight_decay,
                                              .state_files = trainee.offload.state_files(),
                                              .sub_group_size = config.shard.sub_group_size});
+  if (!config.preference.sync_ref_model) return;
+  auto reference =
+      std::make_unique<optim::TrailingWeights>(*trainee.store, std::move(trainee.optimizer));
+  trainee.reference = reference.get();
+  trainee.optimizer = std::move(reference);
 }
 
 void make_executor(const config::RunConfig& config, const Target& target, Trainee& trainee) {
@@ -179,6 +185,7 @@ std::unique_ptr<Trainee> assemble(const config::RunConfig& config, comm::Mesh& m
     imagine_initial_values(config, *trainee);
   } else {
     set_initial_values(config, base, *trainee);
+    if (trainee->reference != nullptr) trainee->reference->take();
   }
   if (trainee->store->file() != nullptr) trainee->store->file()->forget_pages();
   if (meter) {

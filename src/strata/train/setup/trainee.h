@@ -19,6 +19,10 @@
 #include "strata/train/setup/load_memory.h"
 #include "strata/train/setup/offload.h"
 
+namespace strata::optim {
+class TrailingWeights;
+}
+
 namespace strata::train {
 
 // Everything that trains. Members refer to each other: not to be moved.
@@ -40,6 +44,7 @@ struct Trainee {
   std::unique_ptr<shard::UnitStore> store;
   std::unique_ptr<shard::Executor> executor;
   std::unique_ptr<optim::Optimizer> optimizer;
+  optim::TrailingWeights* reference = nullptr;  // in the optimizer; null: the reference stays
   at::ScalarType compute_type = at::kFloat;
   bool has_new_head = false;            // the head for documents, which the base's files lack
   Balancing balancing;                  // of a mixture's experts
