@@ -1,11 +1,14 @@
 #include "strata/text/templates/changed_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
+#include "strata/text/classes/tokenizer_class.h"
+#include "strata/text/tokenizer_file.h"
 
 namespace strata::text {
 namespace {
@@ -127,10 +130,31 @@ void change_settings(Json& settings, const Tokenizer& tokenizer, bool has_templa
   if (has_template) settings.erase("chat_template");
 }
 
+// Without config.json the class of `settings` counts: names the one that counted beside it. The
+// file as it is has a name that older readers know as well.
+void declare_class(const std::map<std::string, fs::path>& files, Json& settings) {
+  const auto beside = std::ranges::find_if(files, [](const auto& file) {
+    return fs::exists(fs::path(file.second).replace_filename("config.json"));
+  });
+  if (beside == files.end()) return;
+  const Json model = read_json_file(fs::path(beside->second).replace_filename("config.json"));
+  const auto file = files.find("tokenizer.json");
+  const bool has_file = file != files.end();
+  const Json document = has_file ? read_tokenizer_file(file->second).document : Json();
+  const std::string chosen = choose_tokenizer_class(settings, model, document);
+  if (chosen == choose_tokenizer_class(settings, nullptr, document)) return;
+  if (chosen != kFileAsIs) {
+    settings["tokenizer_class"] = chosen;
+  } else if (has_file) {
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast";
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
-                                                 const std::string& chat_template) {
+                                                 const std::string& chat_template,
+                                                 bool has_model_config) {
   std::map<std::string, std::string> changed;
   std::map<std::string, fs::path> files;
   for (const fs::path& path : tokenizer.files()) files[path.filename().string()] = path;
@@ -145,6 +169,7 @@ std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
   const Json before = has_settings ? read_json_file(files[kSettings]) : Json::object();
   Json after = before;
   change_settings(after, tokenizer, !chat_template.empty());
+  if (!has_model_config) declare_class(files, after);
   if (after != before) changed[kSettings] = dump_python(after, 2, true, false) + "\n";
   if (files.contains("special_tokens_map.json") &&
       tokenizer.specials() != tokenizer.specials_at_load()) {

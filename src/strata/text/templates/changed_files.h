@@ -11,8 +11,11 @@
 namespace strata::text {
 
 // File name -> text of every file that differs from the one the tokenizer was loaded from.
-// `chat_template`: empty leaves the template as it is.
+// `chat_template`: empty leaves the template as it is. `has_model_config`: the model's config.json
+// comes into the same folder. Without it, as beside an adapter, the settings declare the class that
+// its model_type chose, where transformers would take another.
 std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
-                                                 const std::string& chat_template);
+                                                 const std::string& chat_template,
+                                                 bool has_model_config = true);
 
 }  // namespace strata::text
