@@ -332,6 +332,17 @@ def test_a_whole_model_is_no_adapter(inputs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_bias_of_a_branch_needs_one_in_the_base(tmp_path):
+    """Where PEFT's merge raises; the adapter is not said to belong to another base."""
+    model = make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4, lora_bias=True))
+    with pytest.raises(RuntimeError, match="base layer has no bias"):
+        model.merge_and_unload()
+    process = merge(tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "found a trained bias (lora_bias) of " in process.stderr and "use the adapter beside its base" in process.stderr
+    assert "name the base" not in process.stderr and not (tmp_path / "merged").exists()
+
+
 def test_broken_adapters(tmp_path):
     make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4))
     file = tmp_path / "adapter" / "adapter_model.safetensors"
