@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
-from running import PROGRAM, base_flags, environment, run_strata
+from running import PROGRAM, base_flags, environment, run_strata, strata
 from test_lora import BIGCODE, GPT2, NEOX, OPT, OPT_350M, PHI3, attach, config_of, randomise
 
 CASES = {
@@ -259,6 +259,22 @@ def test_vera_draws_with_the_precision_that_peft_draws(inputs, tmp_path, codes):
         matrix = getattr(peft.base_model, name)["default"].float()
         assert torch.equal(found[f"base_model.{name}"], matrix), name
         assert torch.equal(matrix, matrix.bfloat16().float()) != bool(codes)
+
+
+@pytest.mark.parametrize("dtype, codes", [("float32", {}), ("bfloat16", {}), ("auto", {}), ("auto", dict(load_in_4bit=True)),
+                                          ("bfloat16", dict(load_in_8bit=True))])
+def test_a_checkpoint_draws_vera_as_its_run_did(inputs, tmp_path, dtype, codes):
+    """Frozen weights, and these matrices with them, have the run's type, whatever that of the file: the run's
+    own adapter, which holds the matrices, merges to the same weights."""
+    base = tmp_path / "base"
+    strata("convert", inputs.model("wide"), base, "--to", "safetensors", "--dtype", "float32" if dtype == "bfloat16" else "bfloat16")
+    run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "run", max_steps=2, use_peft=True, peft_type="VERA",
+                                lora_r=9, dtype=dtype, learning_rate=0.1, save_strategy="steps", save_steps=2, **codes))
+    merged = {}
+    for name, adapter in (("expected", run.folder), ("found", run.folder / "checkpoint-2")):
+        strata("merge-adapter", adapter, tmp_path / name, "--dtype", "float32")
+        merged[name] = load_file(tmp_path / name / "model.safetensors")
+    assert all(torch.equal(merged["found"][n], t) for n, t in merged["expected"].items())
 
 
 @pytest.mark.parametrize("kind", BNB)
