@@ -102,3 +102,17 @@ def test_an_adapter_alone_reads_texts_as_its_model(inputs, tmp_path, name):
     for folder in (run.folder, run.folder / "checkpoint-1"):
         assert AutoTokenizer.from_pretrained(folder)(text)["input_ids"] == expected
         assert json.loads(strata("tokenize", "--model", folder, input=text + "\n"))["ids"] == expected
+
+
+def test_a_model_from_scratch_reads_texts_as_its_tokenizer(inputs, tmp_path):
+    """A tokenizer of no class, which is its file as it is, beside a model whose type has one of another kind (Gemma's)."""
+    (tmp_path / "tokenizer").mkdir()
+    shutil.copy(inputs.model("plain") / "tokenizer.json", tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>", "pad_token": "<pad>"}')
+    flags = base_flags(None, inputs.data("text"), tmp_path / "out", max_steps=1, tokenizer_name=tmp_path / "tokenizer",
+                       config_name=inputs.model("gemma2") / "config.json")
+    run = run_strata(flags)
+    text = "the cat isn't naïve 12345"
+    expected = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")(text)["input_ids"]
+    assert AutoTokenizer.from_pretrained(run.folder)(text)["input_ids"] == expected
+    assert json.loads(strata("tokenize", "--model", run.folder, input=text + "\n"))["ids"] == expected

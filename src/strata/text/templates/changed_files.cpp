@@ -130,21 +130,26 @@ void change_settings(Json& settings, const Tokenizer& tokenizer, bool has_templa
   if (has_template) settings.erase("chat_template");
 }
 
-// Without config.json the class of `settings` counts: names the one that counted beside it. The
-// file as it is has a name that older readers know as well.
-void declare_class(const std::map<std::string, fs::path>& files, Json& settings) {
-  const auto beside = std::ranges::find_if(files, [](const auto& file) {
-    return fs::exists(fs::path(file.second).replace_filename("config.json"));
-  });
-  if (beside == files.end()) return;
-  const Json model = read_json_file(fs::path(beside->second).replace_filename("config.json"));
+// The config.json beside the files; null where there is none.
+Json model_config_beside(const std::map<std::string, fs::path>& files) {
+  for (const auto& [name, path] : files) {
+    const fs::path config = fs::path(path).replace_filename("config.json");
+    if (fs::exists(config)) return read_json_file(config);
+  }
+  return nullptr;
+}
+
+// The class that was loaded, where `model_config` chooses another in the place of the one that was
+// beside the files. The file as it is has a name that older readers know as well.
+void declare_class(const std::map<std::string, fs::path>& files, const Json& model_config,
+                   Json& settings) {
   const auto file = files.find("tokenizer.json");
   const bool has_file = file != files.end();
   const Json document = has_file ? read_tokenizer_file(file->second).document : Json();
-  const std::string chosen = choose_tokenizer_class(settings, model, document);
-  if (chosen == choose_tokenizer_class(settings, nullptr, document)) return;
-  if (chosen != kFileAsIs) {
-    settings["tokenizer_class"] = chosen;
+  const std::string loaded = choose_tokenizer_class(settings, model_config_beside(files), document);
+  if (loaded == choose_tokenizer_class(settings, model_config, document)) return;
+  if (loaded != kFileAsIs) {
+    settings["tokenizer_class"] = loaded;
   } else if (has_file) {
     settings["tokenizer_class"] = "PreTrainedTokenizerFast";
   }
@@ -154,7 +159,7 @@ void declare_class(const std::map<std::string, fs::path>& files, Json& settings)
 
 std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
                                                  const std::string& chat_template,
-                                                 bool has_model_config) {
+                                                 const Json& model_config) {
   std::map<std::string, std::string> changed;
   std::map<std::string, fs::path> files;
   for (const fs::path& path : tokenizer.files()) files[path.filename().string()] = path;
@@ -169,7 +174,7 @@ std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
   const Json before = has_settings ? read_json_file(files[kSettings]) : Json::object();
   Json after = before;
   change_settings(after, tokenizer, !chat_template.empty());
-  if (!has_model_config) declare_class(files, after);
+  declare_class(files, model_config, after);
   if (after != before) changed[kSettings] = dump_python(after, 2, true, false) + "\n";
   if (files.contains("special_tokens_map.json") &&
       tokenizer.specials() != tokenizer.specials_at_load()) {

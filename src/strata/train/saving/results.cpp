@@ -57,9 +57,10 @@ void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
                    checkpoint::SmallFiles& files) {
   const bool has_other_template =
       !config.data.chat_template_path.empty() || config.data.chat_template_format != "none";
-  const auto changed = text::changed_files(*datasets.tokenizer,
-                                           has_other_template ? datasets.chat_template_source : "",
-                                           /*has_model_config=*/files.contains("config.json"));
+  const auto model = files.find("config.json");
+  const auto changed = text::changed_files(
+      *datasets.tokenizer, has_other_template ? datasets.chat_template_source : "",
+      model == files.end() ? Json() : parse_json(model->second, "config.json"));
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
     if (file.filename() == "config.json") continue;
