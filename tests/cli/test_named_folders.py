@@ -105,3 +105,65 @@ def test_a_prompt_without_a_completion_names_the_flag(inputs, tmp_path):
     assert "name its column with --dataset_columns completion=COLUMN" in text, text
     run_strata(base_flags(inputs.model("plain"), data, tmp_path / "out", max_steps=1,
                           dataset_columns="completion=response"))
+
+
+def test_a_checkpoint_as_the_output_stays_whole(inputs, adapter, tmp_path):
+    checkpoint = adapter / "checkpoint-1"
+    flags = base_flags(inputs.model("plain"), inputs.data("messages"), checkpoint, **LORA)
+    text = fail(flags)
+    assert f"output_dir: found {checkpoint}, a checkpoint of a run, expected a folder of its own" in text, text
+    strata("inspect", checkpoint, "--verify")
+    run_strata({**flags, "output_dir": tmp_path / "out", "max_steps": 2, "resume_from_checkpoint": checkpoint})
+
+
+def test_a_checkpoint_of_trainer_as_the_output(inputs, tmp_path):
+    for name in ("optimizer.pt", "scheduler.pt"):
+        (tmp_path / name).write_bytes(b"")
+    text = fail(base_flags(inputs.model("plain"), inputs.data("messages"), tmp_path, max_steps=1))
+    assert f"output_dir: found {tmp_path}, a checkpoint of a run, expected a folder of its own" in text, text
+
+
+# The names of a data set and of an output folder, both from the folder of the rows; which files would be read there, too.
+TAKEN = {
+    "itself": ("rows.jsonl", ".", ".", "metrics.jsonl"),
+    "inside": ("rows.jsonl", ".", "out", "metrics.jsonl"),
+    "by_the_name_of_a_folder": ("train.jsonl", ".", "train-1", "metrics.jsonl"),
+    "by_a_pattern": ("rows.jsonl", "*.jsonl", ".", "metrics.jsonl"),
+    "by_a_card": ("rows.jsonl", ".", "out", "checkpoint-1/config.json"),
+}
+FREE = {
+    "a_split": ("train.jsonl", ".", "out"),
+    "a_file": ("rows.jsonl", "rows.jsonl", "."),
+    "a_pattern": ("rows.jsonl", "*.jsonl", "out"),
+    "hidden": ("rows.jsonl", ".", ".out"),
+    "beside": ("rows.jsonl", ".", "../out"),
+}
+
+
+def rows_in(inputs, tmp_path, name, card=""):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    shutil.copy(inputs.data("messages") / "train.jsonl", folder / name)
+    if card:
+        (folder / "README.md").write_text(f'---\nconfigs:\n- config_name: a\n  data_files: "{card}"\n---\n')
+    return folder
+
+
+@pytest.mark.parametrize("name, data, output, file", TAKEN.values(), ids=TAKEN)
+def test_an_output_that_would_become_rows(inputs, tmp_path, name, data, output, file):
+    folder = rows_in(inputs, tmp_path, name, card="**/*.json*" if "config" in file else "")
+    text = fail(base_flags(inputs.model("plain"), folder / data, folder / output, max_steps=1, splits="train"))
+    assert f"output_dir: found {folder / output} in the data set {folder / data}, expected" in text, text
+    assert "would be read as rows at the next start" in text, text
+    assert sorted(p.name for p in folder.glob("*.json*")) == [name]
+
+
+@pytest.mark.parametrize("name, data, output", FREE.values(), ids=FREE)
+def test_an_output_beside_the_rows(inputs, tmp_path, name, data, output):
+    """The next start reads the same rows: it goes on as if it had not been interrupted."""
+    folder = rows_in(inputs, tmp_path, name)
+    flags = base_flags(inputs.model("plain"), folder / data, folder / output, splits="train", max_steps=1,
+                       save_strategy="steps", save_steps=1)
+    run_strata(flags)
+    run = run_strata({**flags, "max_steps": 2, "resume_from_checkpoint": True})
+    assert "warning: resum" not in run.text and [row["step"] for row in run.metrics if "loss" in row] == [1, 2]

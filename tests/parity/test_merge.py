@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from llama_reference import save_checkpoint
 from probe import BUILD, relative_error
-from running import PROGRAM, base_flags, environment, run_strata
+from running import PROGRAM, base_flags, environment, run_strata, strata
 from test_lora import BIGCODE, GPT2, NEOX, OPT, OPT_350M, PHI3, attach, config_of, randomise
 
 CASES = {
@@ -261,6 +261,22 @@ def test_vera_draws_with_the_precision_that_peft_draws(inputs, tmp_path, codes):
         assert torch.equal(matrix, matrix.bfloat16().float()) != bool(codes)
 
 
+@pytest.mark.parametrize("dtype, codes", [("float32", {}), ("bfloat16", {}), ("auto", {}), ("auto", dict(load_in_4bit=True)),
+                                          ("bfloat16", dict(load_in_8bit=True))])
+def test_a_checkpoint_draws_vera_as_its_run_did(inputs, tmp_path, dtype, codes):
+    """Frozen weights, and these matrices with them, have the run's type, whatever that of the file: the run's
+    own adapter, which holds the matrices, merges to the same weights."""
+    base = tmp_path / "base"
+    strata("convert", inputs.model("wide"), base, "--to", "safetensors", "--dtype", "float32" if dtype == "bfloat16" else "bfloat16")
+    run = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "run", max_steps=2, use_peft=True, peft_type="VERA",
+                                lora_r=9, dtype=dtype, learning_rate=0.1, save_strategy="steps", save_steps=2, **codes))
+    merged = {}
+    for name, adapter in (("expected", run.folder), ("found", run.folder / "checkpoint-2")):
+        strata("merge-adapter", adapter, tmp_path / name, "--dtype", "float32")
+        merged[name] = load_file(tmp_path / name / "model.safetensors")
+    assert all(torch.equal(merged["found"][n], t) for n, t in merged["expected"].items())
+
+
 @pytest.mark.parametrize("kind", BNB)
 def test_a_base_that_was_quantised_again(tmp_path, kind):
     """OLoRA takes its first directions off the decoded weights, and quantises what is left. The oracle is
@@ -330,6 +346,17 @@ def test_a_whole_model_is_no_adapter(inputs, tmp_path):
                           capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 2 and "found no weights of an adapter" in done.stderr, done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_bias_of_a_branch_needs_one_in_the_base(tmp_path):
+    """Where PEFT's merge raises; the adapter is not said to belong to another base."""
+    model = make_adapter(tmp_path, dict(target_modules=["q_proj"], r=4, lora_bias=True))
+    with pytest.raises(RuntimeError, match="base layer has no bias"):
+        model.merge_and_unload()
+    process = merge(tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "found a trained bias (lora_bias) of " in process.stderr and "use the adapter beside its base" in process.stderr
+    assert "name the base" not in process.stderr and not (tmp_path / "merged").exists()
 
 
 def test_broken_adapters(tmp_path):

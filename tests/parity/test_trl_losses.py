@@ -261,6 +261,18 @@ def test_evaluations_of_grouped_rows(inputs, tmp_path, settings):
     assert abs(found["group_by_length"] - found["sequential"]) > 3e-4
 
 
+@pytest.mark.parametrize("settings", [dict(num_train_epochs=1.5), dict(num_train_epochs=2, dataloader_drop_last=True),
+                                      dict(max_steps=4)], ids=["epochs", "whole_batches", "steps"])
+def test_rows_that_the_summary_counts(inputs, tmp_path, settings):
+    """What train_samples_per_second is of: rows of the epochs, not full batches."""
+    flags = {**base_flags(inputs.model("plain"), inputs.data("text", train=41), tmp_path / "out",
+                          gradient_accumulation_steps=3, per_device_train_batch_size=6), "max_steps": None, **settings}
+    flags = {k: v for k, v in flags.items() if v is not None}
+    counted = [row["train_samples_per_second"] * row["train_runtime"] for row in (
+        run_strata(flags).state["log_history"][-1], trl_reference.log_history(flags)[-1])]
+    assert counted[0] == pytest.approx(counted[1], rel=0.05), counted
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_evaluation_batches_without_trained_tokens(inputs, tmp_path, smoothing):
     """Nothing predicts a row's first token: a plain loss counts as 0, a smoothed one is 0 / 0 and left out."""

@@ -211,7 +211,13 @@ void AdapterParts::check_bias(const std::string& weight, const Parts& parts) con
   if (!parts.bias_of_b) return;
   const std::string bias = weight.substr(0, weight.rfind('.')) + ".bias";
   const auto found = in_base_.find(bias);
-  if (found == in_base_.end()) fail(bias, "a trained bias");
+  if (found == in_base_.end()) {
+    throw ConfigError(
+        "{}: found a trained bias (lora_bias) of \"{}\", which has none in {}, expected a bias of "
+        "the "
+        "base to add it to: the model has no place for it; use the adapter beside its base",
+        adapter_.path().string(), module_of(weight), base_.path().string());
+  }
   if (shape_of(*parts.bias_of_b) != base_.tensors()[found->second].shape) {
     fail(bias, "another shape");
   }

@@ -25,6 +25,7 @@
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/finite_values.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/hf/formats/torch_types.h"
 #include "strata/hf/weight_names.h"
 #include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
@@ -199,11 +200,17 @@ class Merger {
   void draw_projection(const SharedProjection& needed) {
     projection_ = adapters::draw_projection(settings_.projection_prng_key, needed.rank,
                                             needed.most_in, needed.most_out);
+    // Rounded with the frozen weights: to the type that the run gave them, else to that of the
+    // file; not beside codes.
+    for (const char* codes : {"load_in_4bit", "load_in_8bit"}) {
+      if (setting_of(adapter_, codes) == "true") return;
+    }
+    const std::optional<hf::DType> given = hf::dtype_of_torch_dtype(setting_of(adapter_, "dtype"));
     for (const auto& [weight, parts] : parts_.by_weight()) {
       if (!parts.lambda_b) continue;
       const SavedTensor& tensor = base_.tensors()[parts_.source_in_base(weight)];
       if (tensor.is_decoded) continue;
-      adapters::round_projection(projection_, memory_type_of(tensor.dtype));
+      adapters::round_projection(projection_, memory_type_of(given.value_or(tensor.dtype)));
     }
   }
 

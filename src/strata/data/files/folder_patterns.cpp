@@ -145,15 +145,18 @@ bool matches_pattern(const std::string& path, const std::string& pattern) {
                                                  : std::string_view(pattern));
 }
 
+bool is_hidden(const fs::path& relative) {
+  return std::ranges::any_of(relative, [](const fs::path& part) {
+    return part.string().starts_with('.') || part.string().starts_with("__");
+  });
+}
+
 std::vector<std::string> list_files(const fs::path& folder) {
   std::vector<std::string> files;
   std::error_code error;
-  const auto is_left_out = [](const std::string& name) {
-    return name.starts_with('.') || name.starts_with("__");
-  };
   for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end;
        it.increment(error)) {
-    const bool left_out = is_left_out(it->path().filename().string());
+    const bool left_out = is_hidden(it->path().filename());
     if (left_out && it->is_directory()) it.disable_recursion_pending();
     if (left_out || !it->is_regular_file()) continue;
     files.push_back(it->path().lexically_relative(folder).string());

@@ -12,9 +12,12 @@ namespace strata::data {
 // name, [abc] for one of some, ** for any number of folders.
 bool matches_pattern(const std::string& path, const std::string& pattern);
 
-// The regular files below the folder, as sorted relative paths. Hidden ones, and those in folders
-// that begin with two underscores, are left out, as `datasets` does.
+// The regular files below the folder, as sorted relative paths, without those that are hidden.
 std::vector<std::string> list_files(const std::filesystem::path& folder);
+
+// Whether a part of the relative path begins with a point or with two underscores: `datasets`
+// leaves such files out.
+bool is_hidden(const std::filesystem::path& relative);
 
 // Splits by words, in the order of `datasets`: data/NAME-00000-of-00002.*; else files in folders
 // called train (training), validation (valid, dev, val) or test (testing, eval, evaluation); else

@@ -1,5 +1,6 @@
 #include "strata/data/files/split_files.h"
 
+#include <fnmatch.h>
 #include <glob.h>
 
 #include <algorithm>
@@ -327,6 +328,48 @@ std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std
   std::vector<fs::path> files = find_configured(file_or_folder, split, configuration);
   require_all_shards(files);
   return files;
+}
+
+bool would_read(const fs::path& file_or_folder, const std::string& split,
+                const std::string& configuration, const fs::path& file) {
+  if (!is_readable(file)) return false;
+  if (is_pattern(file_or_folder)) {
+    const std::string pattern = fs::absolute(file_or_folder).lexically_normal().string();
+    const std::string path = fs::absolute(file).lexically_normal().string();
+    return split == "train" && ::fnmatch(pattern.c_str(), path.c_str(), FNM_PATHNAME) == 0;
+  }
+  if (!fs::is_directory(file_or_folder) || is_saved_dataset(file_or_folder) ||
+      !saved_splits(file_or_folder).empty()) {
+    return false;
+  }
+  fs::path folder = file_or_folder;
+  const std::vector<DatasetConfiguration> all = read_configurations(folder);
+  const DatasetConfiguration* card =
+      all.empty() ? nullptr : &choose_configuration(all, configuration, folder.string());
+  if (card != nullptr) {
+    folder /= card->data_dir;
+  } else if (!configuration.empty() && fs::is_directory(folder / configuration)) {
+    folder /= configuration;
+  }
+  const std::string relative =
+      fs::weakly_canonical(file).lexically_relative(fs::weakly_canonical(folder)).string();
+  if (relative.empty() || relative.starts_with("..") || is_hidden(relative)) return false;
+  if (card != nullptr && !card->data_files.empty()) {
+    for (const auto& [name, patterns] : card->data_files) {
+      for (const std::string& pattern : patterns) {
+        if (name == split && matches_pattern(relative, pattern)) return true;
+      }
+    }
+    return false;
+  }
+  std::vector<std::string> files = list_files(folder);
+  std::erase_if(files, [](const std::string& name) { return !is_readable(name); });
+  const std::vector<std::string> before = split_by_words(files)[split];
+  if (!std::ranges::binary_search(files, relative)) {
+    files.insert(std::ranges::upper_bound(files, relative), relative);
+  }
+  const std::vector<std::string> after = split_by_words(files)[split];
+  return after != before || std::ranges::find(after, relative) != after.end();
 }
 
 bool has_split(const fs::path& file_or_folder, const std::string& split,

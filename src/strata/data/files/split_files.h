@@ -17,6 +17,11 @@ std::vector<std::filesystem::path> find_split_files(const std::filesystem::path&
                                                     const std::string& split,
                                                     const std::string& configuration = {});
 
+// Whether `file`, which need not be there yet, is one of those that find_split_files would give for
+// the split, or changes which they are. Never for a split that is one file.
+bool would_read(const std::filesystem::path& file_or_folder, const std::string& split,
+                const std::string& configuration, const std::filesystem::path& file);
+
 // Whether there is anything of that pattern.
 bool has_matches(const std::filesystem::path& pattern);
 

@@ -1,11 +1,14 @@
 #include "strata/text/templates/changed_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
+#include "strata/text/classes/tokenizer_class.h"
+#include "strata/text/tokenizer_file.h"
 
 namespace strata::text {
 namespace {
@@ -127,10 +130,36 @@ void change_settings(Json& settings, const Tokenizer& tokenizer, bool has_templa
   if (has_template) settings.erase("chat_template");
 }
 
+// The config.json beside the files; null where there is none.
+Json model_config_beside(const std::map<std::string, fs::path>& files) {
+  for (const auto& [name, path] : files) {
+    const fs::path config = fs::path(path).replace_filename("config.json");
+    if (fs::exists(config)) return read_json_file(config);
+  }
+  return nullptr;
+}
+
+// The class that was loaded, where `model_config` chooses another in the place of the one that was
+// beside the files. The file as it is has a name that older readers know as well.
+void declare_class(const std::map<std::string, fs::path>& files, const Json& model_config,
+                   Json& settings) {
+  const auto file = files.find("tokenizer.json");
+  const bool has_file = file != files.end();
+  const Json document = has_file ? read_tokenizer_file(file->second).document : Json();
+  const std::string loaded = choose_tokenizer_class(settings, model_config_beside(files), document);
+  if (loaded == choose_tokenizer_class(settings, model_config, document)) return;
+  if (loaded != kFileAsIs) {
+    settings["tokenizer_class"] = loaded;
+  } else if (has_file) {
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast";
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
-                                                 const std::string& chat_template) {
+                                                 const std::string& chat_template,
+                                                 const Json& model_config) {
   std::map<std::string, std::string> changed;
   std::map<std::string, fs::path> files;
   for (const fs::path& path : tokenizer.files()) files[path.filename().string()] = path;
@@ -145,6 +174,7 @@ std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
   const Json before = has_settings ? read_json_file(files[kSettings]) : Json::object();
   Json after = before;
   change_settings(after, tokenizer, !chat_template.empty());
+  declare_class(files, model_config, after);
   if (after != before) changed[kSettings] = dump_python(after, 2, true, false) + "\n";
   if (files.contains("special_tokens_map.json") &&
       tokenizer.specials() != tokenizer.specials_at_load()) {

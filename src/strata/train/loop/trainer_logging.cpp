@@ -211,9 +211,15 @@ double Trainer::floating_point_operations() const {
 
 void Trainer::log_summary(double seconds) {
   const int64_t steps = step_ - checkpoints_.first_step();
-  const double samples =
-      static_cast<double>(steps * plan_.accumulation * config_.train.per_device_train_batch_size *
-                          trainee_.store->mesh().data_parallel_size());
+  // Trainer's count: rows of all epochs, or full batches of max_steps; of a part of the steps that
+  // part.
+  const double rows =
+      config_.train.max_steps > 0
+          ? static_cast<double>(plan_.max_steps * plan_.accumulation *
+                                config_.train.per_device_train_batch_size *
+                                trainee_.store->mesh().data_parallel_size())
+          : static_cast<double>(datasets_.train.size()) * config_.train.num_train_epochs;
+  const double samples = rows * static_cast<double>(steps) / static_cast<double>(plan_.max_steps);
   record(Json{{"train_runtime", seconds},
               {"train_samples_per_second", samples / std::max(seconds, 1e-9)},
               {"train_steps_per_second", static_cast<double>(steps) / std::max(seconds, 1e-9)},

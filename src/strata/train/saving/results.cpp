@@ -52,12 +52,15 @@ std::string exported_model_config(const Trainee& trainee, const text::Tokenizer&
   return dump_python(config) + "\n";
 }
 
+// Beside the files of the model, or of the adapter, that are there.
 void add_tokenizer(const config::RunConfig& config, const Datasets& datasets,
                    checkpoint::SmallFiles& files) {
   const bool has_other_template =
       !config.data.chat_template_path.empty() || config.data.chat_template_format != "none";
-  const auto changed = text::changed_files(*datasets.tokenizer,
-                                           has_other_template ? datasets.chat_template_source : "");
+  const auto model = files.find("config.json");
+  const auto changed = text::changed_files(
+      *datasets.tokenizer, has_other_template ? datasets.chat_template_source : "",
+      model == files.end() ? Json() : parse_json(model->second, "config.json"));
   for (const fs::path& file : datasets.tokenizer->files()) {
     // A tokenizer may read its model's config.json; the result has one of its own.
     if (file.filename() == "config.json") continue;

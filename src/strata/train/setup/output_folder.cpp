@@ -13,6 +13,8 @@
 #include "strata/checkpoint/repair.h"
 #include "strata/comm/agreement.h"
 #include "strata/comm/told_once.h"
+#include "strata/data/files/future_rows.h"
+#include "strata/train/datasets.h"
 #include "strata/train/saving/preflight.h"
 #include "strata/train/setup/offload.h"
 
@@ -62,6 +64,35 @@ void check_sources(const config::RunConfig& config) {
   }
 }
 
+// What a run writes would take the place of files that the manifest, or transformers' Trainer,
+// knows by their content.
+void check_is_no_checkpoint(const fs::path& folder) {
+  const bool is_ours = fs::exists(folder / "manifest.json") && fs::exists(folder / "progress.json");
+  const bool is_of_trainer =
+      fs::exists(folder / "optimizer.pt") && fs::exists(folder / "scheduler.pt");
+  if (!is_ours && !is_of_trainer) return;
+  const std::string name = folder.lexically_normal().string();
+  throw ConfigError(
+      "output_dir: found {}, a checkpoint of a run, expected a folder of its own: files of the "
+      "checkpoint would be replaced; choose another folder{}",
+      name, is_ours ? "; --resume_from_checkpoint " + name + " goes on from it" : "");
+}
+
+// A file that is written here must not become a row of the next start, such as a resumed one.
+void check_data_sets(const config::RunConfig& config) {
+  const fs::path folder = config.train.output_dir;
+  for (const char* file : {"metrics.jsonl", "checkpoint-1/config.json"}) {
+    const std::string reader = data::set_that_would_read(data_name(config.data), config.data.splits,
+                                                         config.data.dataset_config, folder / file);
+    if (reader.empty()) continue;
+    throw ConfigError(
+        "output_dir: found {} in the data set {}, expected a folder outside of it: what the run "
+        "writes there ({}) would be read as rows at the next start; choose another folder, or name "
+        "the files that hold rows in dataset_name",
+        folder.string(), reader, file);
+  }
+}
+
 // A folder that holds both a model and an adapter means another thing to every tool that loads it.
 void check_kind_of_result(const config::RunConfig& config) {
   const fs::path folder = config.train.output_dir;
@@ -95,6 +126,8 @@ void take_output_folder(const config::RunConfig& config, comm::Group& world, Out
                       folder.string()));
     }
     check_sources(config);
+    check_is_no_checkpoint(folder);
+    check_data_sets(config);
     check_kind_of_result(config);
   });
   owner = comm::broadcast_string(world, owner);
