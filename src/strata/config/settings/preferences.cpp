@@ -30,8 +30,9 @@ std::vector<Setting> preference_settings() {
         .field = STRATA_FIELD(preference.label_smoothing),
         .resume = Resume::kTraining,
         .range = {.min = 0, .max = 0.5, .max_open = true},
-        .help = "dpo, cpo: share of preferences that are the wrong way round, of the losses robust, "
-                "exo_pair, aot and aot_unpaired (dpo), sigmoid, simpo and alphapo (cpo)"},
+        .help =
+            "dpo, cpo: share of preferences that are the wrong way round, of the losses robust, "
+            "exo_pair, aot and aot_unpaired (dpo), sigmoid, simpo and alphapo (cpo)"},
        {.name = "f_divergence_type",
         .field = STRATA_FIELD(preference.f_divergence_type),
         .resume = Resume::kTraining,
