@@ -75,7 +75,11 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "classify-nf4": (["classify", "--bf16", "false", "--use_peft", "true", "--load_in_4bit", "true"], 1e-3),
             "dpo": (["dpo", "--bf16", "false"], 1e-4),
             "dpo-lora": (["dpo", "--bf16", "false", "--use_peft", "true"], 1e-4),
-            "dpo-by-tokens": (["dpo", "--bf16", "false", "--loss_type", "sigmoid_norm", "sft"], 1e-4)}
+            "dpo-by-tokens": (["dpo", "--bf16", "false", "--loss_type", "sigmoid_norm", "sft"], 1e-4),
+            "dpo-weighted": (["dpo", "--bf16", "false", "--use_weighting", "true"], 1e-4),
+            "dpo-followed": (["dpo", "--bf16", "false", "--sync_ref_model", "true", "--ref_model_sync_steps", "3"], 1e-4),
+            "orpo": (["orpo", "--bf16", "false"], 1e-4),
+            "simpo-lora": (["cpo", "--bf16", "false", "--loss_type", "simpo", "--use_peft", "true"], 1e-4)}
     runs = {}
     for name, (flags, _) in rows.items():
         runs[f"{prefix}cpu-{name}"] = (1, *flags, "--use_cpu", "true")

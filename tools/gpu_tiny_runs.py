@@ -45,6 +45,7 @@ OWN_FOLDER = "{own folder}"
 JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), "dpo": ("dpo", "model", "pairs"),
         **{name: ("sft", name, "data") for name in ("gpt-oss", "gpt-oss-mxfp4", "fp8", "gptq", "delta-rule", "latents", "state-space",
                                                     "convolution", "chunks")},
+        "orpo": ("orpo", "model", "pairs"), "cpo": ("cpo", "model", "pairs"),
         "reward": ("reward", "model", "pairs"), "classify": ("classify", "model", "labelled")}
 
 
