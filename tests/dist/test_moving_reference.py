@@ -68,3 +68,18 @@ def test_a_run_that_returns_to_a_checkpoint_has_its_reference(inputs, tmp_path):
     rows = [[(row["loss"], row["rewards/margins"]) for row in run.history if row["step"] > 10] for run in (found, oracle)]
     assert rows[0] == rows[1] and len(rows[0]) == 2
     assert (found.folder / "model.safetensors").read_bytes() == (oracle.folder / "model.safetensors").read_bytes()
+
+
+def test_a_run_whose_reference_overflows_returns_to_a_checkpoint(inputs, tmp_path):
+    """Weights may be finite and what the reference says of answers may not: that is found as of a run whose reference stays."""
+    flags = flags_of(inputs, tmp_path / "out", max_steps=2, eval_strategy="no", eval_steps=None, ref_model_sync_steps=3,
+                     lr_scheduler_type="constant")
+    run_strata(flags, 2, recipe="dpo")
+    shutil.copytree(tmp_path / "out", tmp_path / "stays")
+    more = dict(flags, max_steps=12, learning_rate=1e25, on_nan="rollback", save_steps=50,
+                resume_from_checkpoint=True)
+    found, stays = [run_strata({**more, "output_dir": tmp_path / folder, "sync_ref_model": moves, "ref_model_sync_steps": every}, 2,
+                               recipe="dpo") for folder, moves, every in (("out", True, 3), ("stays", False, None))]
+    for run in (found, stays):
+        assert "weights and optimizer are those of checkpoint-2 again" in run.text, run.text
+        assert "look at the row" not in run.text

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
 #include "strata/base/descriptor.h"
@@ -141,8 +141,10 @@ int run_test(const Test& test) {
       config.lora.use_peft ? "; without dropout" : "",
       train::self_test_losses(config) == config.preference.loss_type
           ? ""
-          : "; with the loss apo_zero_unpaired, because that of kto is of answers that share a "
-            "batch");
+          : fmt::format(
+                "; with the loss {}, because the one that is set is of answers that share a "
+                "batch",
+                fmt::join(train::self_test_losses(config), " ")));
   fmt::print("  {:<15}{:>7}{:>12}{:>14}   {:<15}{:>10}   {}\n", "run", "ranks", "rows a rank",
              "accumulation", "checkpointing", "last loss", "loss and norm differ by");
   print_row(layouts[0], fmt::format("{:.6f}", own.loss), "");

@@ -271,7 +271,8 @@ class Supervisor {
       const std::string& phase = each.reading.phase;
       if (each.state == 'T') return false;
       if (phase.starts_with(kSavingPhase) || phase == kResultPhase) return true;
-      return !has_waited_long && (phase == kTrainingPhase || phase == kEvaluatingPhase);
+      return !has_waited_long &&
+             (phase == kTrainingPhase || phase == kEvaluatingPhase || phase == kAskingAgainPhase);
     });
     if (is_busy) deadline_ = Clock::now() + std::chrono::milliseconds(500);
     return is_busy;

@@ -73,7 +73,11 @@ std::vector<Layout> self_test_layouts(const config::RunConfig& config, int world
 std::vector<std::string> self_test_losses(const config::RunConfig& config) {
   // What stands for the divergence is taken of the answers that share a batch.
   if (config::estimates_divergence(config)) return {"apo_zero_unpaired"};
-  return config.preference.loss_type;
+  // These sort the pairs that share one.
+  std::vector<std::string> losses = config.preference.loss_type;
+  std::ranges::replace(losses, "aot", "sigmoid");
+  std::ranges::replace(losses, "aot_unpaired", "sigmoid");
+  return losses;
 }
 
 config::RunConfig self_test_settings(config::RunConfig config, const Layout& layout, int world_size,

@@ -29,8 +29,8 @@ struct Layout {
 // in half is doubled in all of them.
 std::vector<Layout> self_test_layouts(const config::RunConfig& config, int world_size);
 
-// The settings' losses, but for one of answers that share a micro-batch: kto's is taken without its
-// divergence (apo_zero_unpaired).
+// The settings' losses, but for those of answers that share a micro-batch: kto's is taken without
+// its divergence (apo_zero_unpaired), aot and aot_unpaired as sigmoid.
 std::vector<std::string> self_test_losses(const config::RunConfig& config);
 
 // The settings with the layout and those losses, a few steps, nothing saved, nothing evaluated, and

@@ -83,6 +83,8 @@ TEST(SelfTestLayouts, TakeNoDivergence) {
   config.recipe = "dpo";
   config.preference.loss_type = {"ipo"};
   EXPECT_EQ(self_test_losses(config), config.preference.loss_type);
+  config.preference.loss_type = {"aot", "sft", "aot_unpaired"};
+  EXPECT_EQ(self_test_losses(config), (std::vector<std::string>{"sigmoid", "sft", "sigmoid"}));
 }
 
 Json row(int step, double loss, double norm, double epoch, int64_t tokens) {

@@ -156,9 +156,9 @@ class ReferenceRules : Rules {
     if (config_.lora.use_peft) {
       refuse("use_peft",
              "a model that trains whole: the reference of an adapter is the base, which it does "
-             "not change; set sync_ref_model false, or train without use_peft");
+             "not change; set sync_ref_model false, or train the whole model");
     }
-    if (merge_.text("precompute_ref_log_probs") == "true") {
+    if (parse_boolean(merge_.text("precompute_ref_log_probs")).value_or(false)) {
       refuse("precompute_ref_log_probs",
              "it without: the reference is asked anew each time that it has moved; remove one");
     }
@@ -172,8 +172,13 @@ class ReferenceRules : Rules {
 
  private:
   void refuse(const char* other, const char* expected) const {
-    throw ConfigError("{}: found true beside {} {}, expected {}", source("sync_ref_model"),
-                      source(other), merge_.text(other), expected);
+    const Given* found = merge_.find(other);
+    const bool is_implied = found != nullptr && found->origin.rank == Rank::kImplied;
+    const std::string value = merge_.text(other);
+    throw ConfigError("{}: found true beside {}, expected {}", source("sync_ref_model"),
+                      is_implied ? fmt::format("{} {} ({})", other, value, source(other))
+                                 : fmt::format("{} {}", source(other), value),
+                      expected);
   }
 };
 

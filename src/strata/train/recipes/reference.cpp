@@ -1,5 +1,6 @@
 #include "strata/train/recipes/reference.h"
 
+#include <exception>
 #include <utility>
 
 #include "strata/base/phases.h"
@@ -11,11 +12,20 @@ namespace {
 
 constexpr const char* kAskingPhase = "asking the reference";
 
-// While it lives the model has the reference's weights.
+// Until its end the model has the reference's weights.
 class AsReference {
  public:
   explicit AsReference(Trainee& trainee) : trainee_(trainee) { exchange(); }
-  ~AsReference() { exchange(); }
+  // With an error on its way, which is what ends the run: weights are kept nowhere any more.
+  ~AsReference() {
+    try {
+      end();
+    } catch (const std::exception&) {
+    }
+  }
+  void end() {
+    if (!std::exchange(has_ended_, true)) exchange();
+  }
   AsReference(const AsReference&) = delete;
   AsReference& operator=(const AsReference&) = delete;
 
@@ -26,6 +36,7 @@ class AsReference {
   }
 
   Trainee& trainee_;
+  bool has_ended_ = false;
 };
 
 }  // namespace
@@ -36,12 +47,15 @@ Reference::Reference(const BeforeTraining& before, ReferenceQuestion question)
 }
 
 bool Reference::ask_about_steps_behind(int64_t first, const StopRequest& asked) {
-  const AsReference scope(before_.trainee);
-  return ask_reference_of_steps(before_, question_,
-                                {.first = first,
-                                 .last = first + before_.config.preference.ref_model_sync_steps,
-                                 .asked_to_stop = asked},
-                                table_);
+  AsReference reference(before_.trainee);
+  const bool is_asked =
+      ask_reference_of_steps(before_, question_,
+                             {.first = first,
+                              .last = first + before_.config.preference.ref_model_sync_steps,
+                              .asked_to_stop = asked},
+                             table_);
+  reference.end();
+  return is_asked;
 }
 
 void Reference::begin(int64_t step) {
@@ -66,7 +80,7 @@ bool Reference::end_step(int64_t step, const StopRequest& asked) {
   if (!find_broken_weight(*before_.trainee.store)) {
     before_.trainee.reference->follow(config.ref_model_mixup_alpha);
   }
-  before_.set_phase(kAskingPhase);
+  before_.set_phase(std::string(kAskingAgainPhase));
   const bool is_asked = ask_about_steps_behind(step, asked);
   before_.set_phase(std::string(kTrainingPhase));
   return is_asked;

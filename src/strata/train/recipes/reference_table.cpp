@@ -75,6 +75,7 @@ struct AskedRows {
   std::vector<int64_t> wanted;
   int64_t batch_size = 1;
   StopRequest asked_to_stop = {};
+  bool may_be_no_numbers = false;  // else an error names the row
 };
 
 int64_t rows_at_once(const config::RunConfig& config, Split split) {
@@ -88,7 +89,7 @@ int64_t rows_at_once(const config::RunConfig& config, Split split) {
 // Collective.
 bool ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTraining& before,
          std::vector<double>& table) {
-  const auto& [rows, split, wanted, batch_size, asked_to_stop] = of;
+  const auto& [rows, split, wanted, batch_size, asked_to_stop, may_be_no_numbers] = of;
   if (wanted.empty()) return true;
   const std::string subject = split == Split::kTrain ? "training data" : "evaluation data";
   Trainee& trainee = before.trainee;
@@ -100,12 +101,13 @@ bool ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTra
     look_at(trainee, split, batch, documents);
   };
   const size_t width = question.numbers.size();
-  std::vector<double> found(width * rows.size());
+  std::vector<double> found(width * wanted.size());
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     if (is_any_asked(asked_to_stop, world)) return false;
-    data::EvalBatch batch = sampler.batch(world.rank(), i);
-    for (int64_t& row : batch.rows) row = wanted[static_cast<size_t>(row)];
-    const std::vector<double> said = question.ask(data::collate_rows(rows, batch.rows), ask_model);
+    const data::EvalBatch batch = sampler.batch(world.rank(), i);  // of places among the wanted
+    std::vector<int64_t> own;
+    for (const int64_t place : batch.rows) own.push_back(wanted[static_cast<size_t>(place)]);
+    const std::vector<double> said = question.ask(data::collate_rows(rows, own), ask_model);
     for (size_t r = 0; r < static_cast<size_t>(batch.num_real); ++r) {
       for (size_t number = 0; number < width; ++number) {
         found[width * static_cast<size_t>(batch.rows[r]) + number] = said.at(width * r + number);
@@ -116,16 +118,16 @@ bool ask(const AskedRows& of, const ReferenceQuestion& question, const BeforeTra
                     static_cast<int64_t>(done * static_cast<double>(count)), done);
   }
   comm::sum_over_ranks(world, found);
-  for (const int64_t row : wanted) {
+  for (size_t place = 0; place < wanted.size(); ++place) {
     for (size_t number = 0; number < width; ++number) {
-      const size_t i = width * static_cast<size_t>(row) + number;
-      if (!std::isfinite(found[i])) {
+      const double value = found[width * place + number];
+      if (!std::isfinite(value) && !may_be_no_numbers) {
         throw FormatError(
             "reference: found a log-probability of {} for {} of row {} of the {}, expected a "
             "number; look at the row and at the model",
-            found[i], question.numbers[number], row, subject);
+            value, question.numbers[number], wanted[place], subject);
       }
-      table[i] = found[i];
+      table[width * static_cast<size_t>(wanted[place]) + number] = value;
     }
   }
   return true;
@@ -345,14 +347,16 @@ bool ask_reference_of_steps(const BeforeTraining& before, const ReferenceQuestio
                         .split = Split::kTrain,
                         .wanted = rows_of_steps(sampler, plan, world_size, steps.first, steps.last),
                         .batch_size = rows_at_once(config, Split::kTrain),
-                        .asked_to_stop = steps.asked_to_stop};
+                        .asked_to_stop = steps.asked_to_stop,
+                        .may_be_no_numbers = steps.first > 0};
   if (!ask(train, question, before, table.train)) return false;
   if (!datasets.eval || !evaluates_within(config.train, plan, steps.first, steps.last)) return true;
   return ask({.rows = *datasets.eval,
               .split = Split::kEval,
               .wanted = all_rows(*datasets.eval),
               .batch_size = rows_at_once(config, Split::kEval),
-              .asked_to_stop = steps.asked_to_stop},
+              .asked_to_stop = steps.asked_to_stop,
+              .may_be_no_numbers = steps.first > 0},
              question, before, table.eval);
 }
 

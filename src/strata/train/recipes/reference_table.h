@@ -47,8 +47,9 @@ struct AskedSteps {
 };
 
 // The same of the model as it is, about the rows of these steps and, if an evaluation falls into
-// them, of its set: nothing is known of others then, nothing is kept in files. False: broken off.
-// Collective.
+// them, of its set: nothing is known of others then, nothing is kept in files. Behind steps of the
+// run a log-probability may be no number: whoever learns from it finds so, and may return to a
+// checkpoint. False: broken off. Collective.
 bool ask_reference_of_steps(const BeforeTraining& before, const ReferenceQuestion& question,
                             const AskedSteps& steps, ReferenceTable& table);
 
