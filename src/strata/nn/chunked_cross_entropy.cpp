@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <optional>
 
@@ -16,6 +15,7 @@
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/nn/dora.h"
+#include "strata/nn/logit_numbers.h"
 #include "strata/nn/preference.h"
 #include "strata/nn/rescale.h"
 #include "strata/nn/weight_product.h"
@@ -188,43 +188,6 @@ double sum_of(const at::Tensor& of_rows, int64_t first, int64_t last) {
   return of_rows.narrow(0, first, last - first).sum(at::kDouble).item<double>();
 }
 
-// Calls `use` with few rows of the logits after few, from which row on. Memory: what it makes of
-// them is small, and no plan knows of it.
-void for_few_rows(const at::Tensor& logits, const std::function<void(int64_t, at::Tensor)>& use) {
-  constexpr int64_t kBytesAtOnce = 1 << 20, kBytesAtOnceOnGpu = 16 << 20;
-  const int64_t bytes_a_row = logits.size(1) * static_cast<int64_t>(sizeof(float));
-  const int64_t at_once =
-      std::max<int64_t>(1, (logits.is_cuda() ? kBytesAtOnceOnGpu : kBytesAtOnce) / bytes_a_row);
-  for (int64_t start = 0; start < logits.size(0); start += at_once) {
-    use(start, logits.narrow(0, start, std::min(at_once, logits.size(0) - start)));
-  }
-}
-
-// Into `means` [R], of logits [R, V] as the loss sees them.
-void take_mean_of_logits(const at::Tensor& logits, double softcap, const at::Tensor& means) {
-  if (softcap == 0) {
-    means.copy_(logits.mean(1, /*keepdim=*/false, at::kFloat));
-    return;
-  }
-  for_few_rows(logits, [&](int64_t start, const at::Tensor& rows) {
-    const at::Tensor capped = (rows / softcap).tanh_();
-    means.narrow(0, start, rows.size(0))
-        .copy_(capped.mean(1, /*keepdim=*/false, at::kFloat).mul_(softcap));
-  });
-}
-
-// Into `log_squares` [R]: log(sum p^2) of the probabilities that logits [R, V] stand for, as the
-// loss sees them.
-void take_log_squares(const at::Tensor& logits, double softcap, const at::Tensor& log_squares) {
-  for_few_rows(logits, [&](int64_t start, const at::Tensor& rows) {
-    at::Tensor x = rows.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-    if (softcap != 0) x.div_(softcap).tanh_().mul_(softcap);
-    x.sub_(x.amax(1, /*keepdim=*/true)).exp_();
-    const at::Tensor sum = x.sum(1);
-    log_squares.narrow(0, start, rows.size(0)).copy_(x.square_().sum(1).log_() - 2 * sum.log());
-  });
-}
-
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
 // waits for a device once, behind the last chunk.
 ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
@@ -257,7 +220,7 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     at::Tensor logits = buffers.widened.narrow(0, 0, length);
     if (is_widened) logits.copy_(result.logits);
     if (mean_logits.defined()) {
-      take_mean_of_logits(logits, call.options.softcap, mean_logits.narrow(0, start, length));
+      take_logit_means(logits, call.options.softcap, mean_logits.narrow(0, start, length));
     }
     if (log_squares.defined()) {
       take_log_squares(logits, call.options.softcap, log_squares.narrow(0, start, length));

@@ -19,6 +19,37 @@ double told_apart(double log_prob, double reference) {
   return std::abs(difference) <= half_step ? 0 : difference;
 }
 
+// Of pairs, with a reference or without one.
+struct PairFigures {
+  double correct = 0, chosen_tokens = 0, wins = 0, count = 0;
+  // Of the preferred answers and of the others.
+  double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
+
+  // `chosen`: the preferred answer's document.
+  void add(const nn::DocumentSums& chosen, const double (&own_rewards)[2],
+           const double (&own_log_probs)[2], bool wins_pair) {
+    for (size_t i = 0; i < 2; ++i) {
+      rewards[i] += own_rewards[i];
+      log_probs[i] += own_log_probs[i];
+    }
+    wins += wins_pair ? 1 : 0;
+    correct += chosen.correct;
+    chosen_tokens += static_cast<double>(chosen.tokens);
+    ++count;
+  }
+
+  Figures figures(const nn::LossSums& sums) const {
+    return {{"entropy", sums.entropy, static_cast<double>(sums.tokens)},
+            {"mean_token_accuracy", correct, chosen_tokens},
+            {"rewards/chosen", rewards[0], count},
+            {"rewards/rejected", rewards[1], count},
+            {"rewards/accuracies", wins, count},
+            {"rewards/margins", rewards[0] - rewards[1], count},
+            {"logps/chosen", log_probs[0], count},
+            {"logps/rejected", log_probs[1], count}};
+  }
+};
+
 }  // namespace
 
 Figures figures_of(const nn::LossSums& sums) {
@@ -27,67 +58,40 @@ Figures figures_of(const nn::LossSums& sums) {
 }
 
 Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preference) {
-  double correct = 0, chosen_tokens = 0, wins = 0;
-  // Of the preferred answers and of the others.
-  double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
+  PairFigures pairs;
   const std::vector<nn::DocumentSums>& documents = preference.documents;
   for (size_t d = 0; d + 1 < documents.size(); d += 2) {
-    double ratio[2];
+    double ratio[2], rewards[2], log_probs[2];
     for (size_t i = 0; i < 2; ++i) {
-      const double log_prob = preference.weighted_log_prob(documents[d + i]);
+      log_probs[i] = preference.weighted_log_prob(documents[d + i]);
       const double reference = preference.reference[d + i];
-      ratio[i] = told_apart(log_prob, reference);
-      rewards[i] += preference.options.beta * (log_prob - reference);
-      log_probs[i] += log_prob;
+      ratio[i] = told_apart(log_probs[i], reference);
+      rewards[i] = preference.options.beta * (log_probs[i] - reference);
     }
-    wins += ratio[0] > ratio[1] ? 1 : 0;
-    correct += documents[d].correct;
-    chosen_tokens += static_cast<double>(documents[d].tokens);
+    pairs.add(documents[d], rewards, log_probs, ratio[0] > ratio[1]);
   }
-  const double pairs = static_cast<double>(documents.size()) / 2;
-  return {{"entropy", sums.entropy, static_cast<double>(sums.tokens)},
-          {"mean_token_accuracy", correct, chosen_tokens},
-          {"rewards/chosen", rewards[0], pairs},
-          {"rewards/rejected", rewards[1], pairs},
-          {"rewards/accuracies", wins, pairs},
-          {"rewards/margins", rewards[0] - rewards[1], pairs},
-          {"logps/chosen", log_probs[0], pairs},
-          {"logps/rejected", log_probs[1], pairs}};
+  return pairs.figures(sums);
 }
 
 Figures figures_of(const nn::LossSums& sums, const nn::ReferenceFreePreference& preference) {
-  double nll = 0, correct = 0, chosen_tokens = 0, wins = 0, log_odds = 0, log_odds_ratios = 0;
-  // Of the preferred answers and of the others.
-  double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
+  double nll = 0, log_odds = 0, log_odds_ratios = 0;
+  PairFigures pairs;
   const std::vector<nn::DocumentSums>& documents = preference.documents;
   const bool has_odds = preference.options.loss == "odds_ratio";
   for (size_t d = 0; d + 1 < documents.size(); d += 2) {
-    const double own[2] = {preference.reward(d), preference.reward(d + 1)};
-    for (size_t i = 0; i < 2; ++i) {
-      rewards[i] += own[i];
-      log_probs[i] += preference.log_prob(d + i);
-    }
-    wins += own[0] > own[1] ? 1 : 0;
+    const double rewards[2] = {preference.reward(d), preference.reward(d + 1)};
+    const double log_probs[2] = {preference.log_prob(d), preference.log_prob(d + 1)};
+    pairs.add(documents[d], rewards, log_probs, rewards[0] > rewards[1]);
     nll -= documents[d].log_prob;
-    correct += documents[d].correct;
-    chosen_tokens += static_cast<double>(documents[d].tokens);
     if (!has_odds) continue;
     log_odds += preference.log_odds(d / 2);
     log_odds_ratios += preference.log_odds_ratio(d / 2);
   }
-  const double pairs = static_cast<double>(documents.size()) / 2;
-  Figures figures{{"entropy", sums.entropy, static_cast<double>(sums.tokens)},
-                  {"mean_token_accuracy", correct, chosen_tokens},
-                  {"rewards/chosen", rewards[0], pairs},
-                  {"rewards/rejected", rewards[1], pairs},
-                  {"rewards/accuracies", wins, pairs},
-                  {"rewards/margins", rewards[0] - rewards[1], pairs},
-                  {"logps/chosen", log_probs[0], pairs},
-                  {"logps/rejected", log_probs[1], pairs},
-                  {"nll_loss", nll, chosen_tokens}};
+  Figures figures = pairs.figures(sums);
+  figures.push_back({"nll_loss", nll, pairs.chosen_tokens});
   if (has_odds) {
-    figures.push_back({"log_odds_ratio", log_odds_ratios, pairs});
-    figures.push_back({"log_odds_chosen", log_odds, pairs});
+    figures.push_back({"log_odds_ratio", log_odds_ratios, pairs.count});
+    figures.push_back({"log_odds_chosen", log_odds, pairs.count});
   }
   return figures;
 }
