@@ -20,6 +20,7 @@ class RmsNorm {
   Parameter& weight() { return weight_; }
   const Parameter& weight() const { return weight_; }
   double eps() const { return eps_; }
+  ops::RmsNormKind kind() const { return kind_; }
 
   // x [T, hidden] -> [T, hidden]; of wider rows [T, heads * hidden] each head by itself.
   at::Tensor forward(const at::Tensor& x);

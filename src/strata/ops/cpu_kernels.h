@@ -58,6 +58,10 @@ void layer_norm_backward(const LayerNormArguments& a, const LayerNormGradients& 
 
 void rope(const RopeArguments& a);
 
+void norm_rope(const NormRopeArguments& a, void* queries, void* keys, double eps);
+void norm_rope_backward(const NormRopeArguments& a, const NormRopeGradients& queries,
+                        const NormRopeGradients& keys);
+
 // y = the gate's function * up.
 void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
            int64_t columns);

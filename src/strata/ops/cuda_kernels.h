@@ -33,6 +33,17 @@ inline int64_t rms_norm_partials(int64_t tokens, int64_t channels) {
 
 void rope(const RopeArguments& a, Stream stream);
 
+// Whether the kernels below take heads of so many channels: a lane of a warp has four neighbours,
+// and those that turn with them are in the lane that differs in one bit, or its own.
+constexpr bool fits_norm_rope(int64_t channels) {
+  return channels >= 8 && channels <= 512 && (channels & (channels - 1)) == 0;
+}
+void norm_rope(const NormRopeArguments& a, void* queries, void* keys, double eps, Stream stream);
+// `partials`: as of rms_norm_backward() for the rows of all queries, behind them those of all keys;
+// null where neither weight has a gradient.
+void norm_rope_backward(const NormRopeArguments& a, const NormRopeGradients& queries,
+                        const NormRopeGradients& keys, float* partials, Stream stream);
+
 // y = the gate's function * up.
 void gated(GateKind kind, Element type, MatrixView gate, MatrixView up, MatrixView y, int64_t rows,
            int64_t columns, Stream stream);

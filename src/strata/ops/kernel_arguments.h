@@ -61,6 +61,31 @@ struct RmsNormArguments {
 struct RmsNormGradients {
   const void* dy;
   const void* residual;  // may be null
+  void* dx;              // on the CPU it may be dy
+  void* dweight;         // may be null
+  Element dweight_type;
+  float beta;
+};
+
+// Of ops/norm_rope.h, of one projection: the heads of all its tokens, each normalised by itself and
+// turned as a whole.
+struct NormRopeHeads {
+  const void* x;  // [tokens, heads, channels]
+  const void* weight;
+  Element weight_type;
+  float* rstd;  // [tokens, heads]
+  int64_t heads;
+};
+struct NormRopeArguments {
+  Element type;  // of x, y, dy, dx
+  RmsNormKind kind;
+  NormRopeHeads queries, keys;
+  const float* cos;
+  const float* sin;  // [tokens, channels / 2]
+  int64_t tokens, channels;
+};
+struct NormRopeGradients {
+  const void* dy;
   void* dx;
   void* dweight;  // may be null
   Element dweight_type;

@@ -48,12 +48,14 @@ STRATA_VECTORIZED float triple_dot_row(const float* dy, const float* weight, con
 // dx = rstd * (dy * weight - x * mean_dot), where mean_dot = rstd^2 * mean(dy * weight * x).
 STRATA_VECTORIZED void gradient_row(const float* dy, const float* weight, const float* x,
                                     float rstd, float mean_dot, float* dx, int64_t n) {
+#pragma omp simd  // dx may be dy
   for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (dy[i] * weight[i] - x[i] * mean_dot);
 }
 
 STRATA_VECTORIZED void gradient_add_row(const float* dy, const float* weight, const float* x,
                                         float rstd, float mean_dot, const float* residual,
                                         float* dx, int64_t n) {
+#pragma omp simd
   for (int64_t i = 0; i < n; ++i) {
     dx[i] = residual[i] + rstd * (dy[i] * weight[i] - x[i] * mean_dot);
   }
@@ -133,6 +135,10 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g) {
       void* to = at_index(a.type, g.dx, t * n);
       float* dx = begin_row(a.type, to, scratch.data() + 2 * n);
       const float rstd = a.rstd[t];
+      // Before dx is written, where dy may rest.
+      if (g.dweight != nullptr) {
+        add_weight_gradient_row(dy, x, rstd, partial.data() + t / block_rows * n, n);
+      }
       const float mean_dot = triple_dot_row(dy, weight, x, n) / static_cast<float>(n) * rstd * rstd;
       if (g.residual == nullptr) {
         gradient_row(dy, weight, x, rstd, mean_dot, dx, n);
@@ -142,9 +148,6 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g) {
         gradient_add_row(dy, weight, x, rstd, mean_dot, residual, dx, n);
       }
       finish_row(a.type, dx, n, to);
-      if (g.dweight != nullptr) {
-        add_weight_gradient_row(dy, x, rstd, partial.data() + t / block_rows * n, n);
-      }
     }
   });
   if (g.dweight != nullptr) write_weight_gradient(partial, blocks, n, g);

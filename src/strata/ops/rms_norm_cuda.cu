@@ -194,9 +194,13 @@ void rms_norm_backward(const RmsNormArguments& a, const RmsNormGradients& g, flo
     launch_rows_backward(a, g, partials, stream);
   }
   if (g.dweight == nullptr) return;
-  launch("rms_norm_backward", add_partials, {divide_up(a.channels, 32), 32 * kSumGroups}, stream,
-         partials, rms_norm_partials(a.tokens, a.channels), a.channels, g.dweight_type, g.dweight,
-         g.beta != 0);
+  sum_partials("rms_norm_backward", {partials, rms_norm_partials(a.tokens, a.channels), a.channels},
+               {g.dweight_type, g.dweight, g.beta != 0}, stream);
+}
+
+void sum_partials(const char* name, const Partials& p, const WeightGradient& g, Stream stream) {
+  launch(name, add_partials, {divide_up(p.channels, 32), 32 * kSumGroups}, stream, p.sums, p.count,
+         p.channels, g.type, g.data, g.add);
 }
 
 }  // namespace strata::ops::cuda

@@ -17,6 +17,19 @@ void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream strea
 void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& g, float* partials,
                              Stream stream);
 
+// The sum of `count` rows of partial sums, fp32 [count, channels], written or added to `data`.
+struct Partials {
+  const float* sums;
+  int64_t count, channels;
+};
+struct WeightGradient {
+  Element type;
+  void* data;
+  bool add;
+};
+void sum_partials(const char* name, const Partials& partials, const WeightGradient& gradient,
+                  Stream stream);
+
 // What x * rstd is multiplied by.
 template <RmsNormKind kKind>
 __device__ inline float factor_of(float weight) {

@@ -1,26 +1,12 @@
 // RMSNorm of short rows on NVIDIA GPUs. A lane holds its part of the row in registers, so x and dy
 // are read once, and its part of the weight for all rows of its warp. Never: checks.
 #include "strata/ops/rms_norm_short.cuh"
+#include "strata/ops/row_parts.cuh"
 
 namespace strata::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kN = 4;                          // elements of a pack
-constexpr int kMostPacks = 4;                  // of a lane
-constexpr int64_t kOfPack = int64_t{32} * kN;  // channels of a warp's pack
-constexpr int64_t kMostBlocks = 1056;          // eight a multiprocessor of an H100
-
-// What a lane has of a row: pack p of all packs is channels [kOfPack p + kN lane, + kN).
-template <int P>
-struct Part {
-  float v[P][kN];
-};
-
-__device__ inline int64_t channel_of(int pack) {
-  return kOfPack * pack + int64_t{kN} * (threadIdx.x % 32);
-}
+using namespace row_parts;
 
 template <typename T, int P>
 __device__ inline Part<P> read_part(const T* row, int64_t channels) {
@@ -61,18 +47,6 @@ __device__ inline Part<P> weight_part(Element type, const void* weight, int64_t 
   return part;
 }
 
-// The sum of f(p, k) over what all lanes of the warp have.
-template <int P, typename F>
-__device__ inline float sum_over_row(const F& f) {
-  float sum = 0;
-#pragma unroll
-  for (int p = 0; p < P; ++p) {
-#pragma unroll
-    for (int k = 0; k < kN; ++k) sum += f(p, k);
-  }
-  return warp_sum(sum);
-}
-
 template <typename T, int P, RmsNormKind kKind>
 __global__ void __launch_bounds__(kThreads)
     norm_short_rows(const T* __restrict__ x, Element weight_type, const void* __restrict__ weight,
@@ -93,29 +67,6 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     write_part<T, P>(part, y + row * channels, channels);
-  }
-}
-
-// The sums of the block's warps, in their order, as the block's row of `partials`.
-template <int P>
-__device__ inline void add_warps(const Part<P>& sums, float* shared, int64_t channels,
-                                 float* __restrict__ partials) {
-  for (unsigned warp = 0; warp < kWarps; ++warp) {
-    if (threadIdx.x / 32 == warp) {
-#pragma unroll
-      for (int p = 0; p < P; ++p) {
-        if (channel_of(p) >= channels) continue;
-#pragma unroll
-        for (int k = 0; k < kN; ++k) {
-          float& sum = shared[channel_of(p) + k];
-          sum = (warp == 0 ? 0.0f : sum) + sums.v[p][k];
-        }
-      }
-    }
-    __syncthreads();
-  }
-  for (int64_t c = threadIdx.x; c < channels; c += kThreads) {
-    partials[blockIdx.x * channels + c] = shared[c];
   }
 }
 
@@ -165,11 +116,6 @@ void with_packs(const RmsNormArguments& a, const Use& use) {
       use.template operator()<kMostPacks, kKind>();
     }
   });
-}
-
-int64_t blocks_of(int64_t tokens) {
-  const int64_t blocks = divide_up(tokens, kWarps);
-  return blocks < kMostBlocks ? blocks : kMostBlocks;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace strata::ops {
 
 std::vector<OpRow> norm_ops();
 std::vector<OpRow> rope_ops();
+std::vector<OpRow> norm_rope_ops();
 std::vector<OpRow> gate_ops();    // activations of two halves
 std::vector<OpRow> gather_ops();  // of rows of a table: embeddings, sums of experts' results
 std::vector<OpRow> cross_entropy_ops();

@@ -12,8 +12,8 @@ namespace {
 std::vector<OpRow> make_table() {
   std::vector<OpRow> table;
   for (const auto family :
-       {norm_ops, rope_ops, gate_ops, activation_ops, gather_ops, cross_entropy_ops, dropout_ops,
-        optimizer_ops, matmul_ops, quant_ops, attention_ops}) {
+       {norm_ops, rope_ops, norm_rope_ops, gate_ops, activation_ops, gather_ops, cross_entropy_ops,
+        dropout_ops, optimizer_ops, matmul_ops, quant_ops, attention_ops}) {
     for (OpRow& row : family()) table.push_back(std::move(row));
   }
   return table;

@@ -4,18 +4,13 @@
 
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/attention/attention.h"
+#include "strata/nn/attention/turned_norms.h"
 
 namespace strata::models {
 namespace {
 
 nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType storage) {
   return {.in_features = in, .out_features = out, .bias = bias, .storage = storage};
-}
-
-// [T, heads * head_dim], each head by itself.
-at::Tensor norm_heads(std::optional<nn::RmsNorm>& norm, const at::Tensor& x) {
-  if (!norm) return x;
-  return norm->forward(x.contiguous());
 }
 
 }  // namespace
@@ -51,7 +46,10 @@ void AttentionMixer::append_parameters(std::vector<nn::Parameter*>& list) {
 
 at::Tensor AttentionMixer::add(const nn::Remakable& normed, const at::Tensor& residual,
                                const nn::ForwardContext& context) {
-  const auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
+  auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
+  const bool rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_));
+  const bool have_turned = q_norm_ && nn::norm_and_turn({*q_norm_, *k_norm_}, qkv[0], qkv[1],
+                                                        rotates ? &rope_ : nullptr, context);
   const nn::AttentionOptions options{
       .num_heads = config_.num_attention_heads,
       .num_kv_heads = config_.num_key_value_heads,
@@ -59,11 +57,10 @@ at::Tensor AttentionMixer::add(const nn::Remakable& normed, const at::Tensor& re
       .scale =
           config_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
       .layer = index_,
-      .rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_)),
+      .rotates = rotates && !have_turned,
       .dropout = config_.attention_dropout,
       .place_id = kFirstDropoutPlace + static_cast<uint64_t>(index_)};
-  const at::Tensor mixed = nn::rotary_attention(
-      norm_heads(q_norm_, qkv[0]), norm_heads(k_norm_, qkv[1]), qkv[2], rope_, options, context);
+  const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
   return finish(o_proj_, mixed, residual, config_.residual_multiplier, context);
 }
 

@@ -7,6 +7,7 @@
 #include "strata/models/residual_dropout.h"
 #include "strata/models/reward_head.h"
 #include "strata/nn/attention/attention.h"
+#include "strata/nn/attention/turned_norms.h"
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/document_loss.h"
 #include "strata/nn/embedded_rows.h"
@@ -34,11 +35,6 @@ at::Tensor scaled(const at::Tensor& x, double scale) { return scale == 1.0 ? x :
 nn::RmsNorm make_norm(const LlamaConfig& c, const std::string& path, int64_t channels,
                       at::ScalarType storage) {
   return nn::RmsNorm(path, channels, c.rms_norm_eps, storage, c.norm_kind);
-}
-
-// [T, heads * head_dim], each head by itself or all at once, as many channels as the norm has.
-at::Tensor norm_heads(nn::RmsNorm& norm, const at::Tensor& x) {
-  return norm.forward(x.contiguous());
 }
 
 // What attention or MLP reads, and what its result is added to.
@@ -151,10 +147,9 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
 at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = branches_of(norm(NormPlace::kAttentionInput), x);
   auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
-  if (q_norm_) {
-    qkv[0] = norm_heads(*q_norm_, qkv[0]);
-    qkv[1] = norm_heads(*k_norm_, qkv[1]);
-  }
+  const bool rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_));
+  const bool have_turned = q_norm_ && nn::norm_and_turn({*q_norm_, *k_norm_}, qkv[0], qkv[1],
+                                                        rotates ? &rope_ : nullptr, context);
   const nn::AttentionOptions options{
       .num_heads = config_.num_attention_heads,
       .num_kv_heads = config_.num_key_value_heads,
@@ -164,7 +159,7 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .layer = index_,
       .window = config_.windows.empty() ? 0 : config_.windows.at(static_cast<size_t>(index_)),
       .prefix = prefix(),
-      .rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_)),
+      .rotates = rotates && !have_turned,
       .projection = index_ == 0 ? projection() : nullptr,
       .dropout = config_.attention_dropout,
       .softcap = config_.attention_softcap,
