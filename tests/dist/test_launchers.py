@@ -67,6 +67,21 @@ def test_ranks_of_another_launcher(inputs, tmp_path, expected, launcher):
     assert weights(tmp_path) == expected
 
 
+def test_machines_of_other_sizes_with_shards_inside_each(inputs, tmp_path):
+    """Their groups would have one name and other members, and wait for each other."""
+    port = free_port()
+    words = [str(PROGRAM), "sft", *flag_words({**flags_of(inputs, tmp_path), "cpu": True,
+                                               "fsdp_sharding_strategy": "HYBRID_SHARD"})]
+    ranks = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**environment(), "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank),
+                                   "LOCAL_WORLD_SIZE": str(rank + 1), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+             for rank in range(2)]
+    texts = [process.communicate(timeout=60)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [2, 2], texts
+    assert ('settings: found "shard groups of 1 rank (of 1 rank on this machine)" on rank 0 but "shard groups of 2 ranks '
+            '(of 2 ranks on this machine)" on rank 1, expected the same on all ranks') in texts[0], texts
+
+
 def test_rank_0_decides_what_a_restart_goes_on_from(inputs, tmp_path, expected):
     """Ranks of other machines may see what was saved a moment later, by a file system's cache."""
     flags = {**flags_of(inputs, tmp_path), "save_strategy": "steps", "save_steps": 2}

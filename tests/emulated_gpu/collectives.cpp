@@ -1,10 +1,15 @@
 // NCCL's calls between processes of one machine, each with an emulated GPU: through memory that all
 // ranks of a communicator map. A call is an operation of its stream and returns when all
 // ranks have made it; ranks that make different calls end with a message. Sums are taken in fp32 in
-// the order of the ranks.
+// the order of the ranks. A call whose communicator is aborted returns without a result, and the
+// abort itself when every other rank has left the communicator or died, as NCCL's own threads wait
+// for their connections to close. EMULATED_NCCL_BREAKS=n: the n-th call of the process, and what
+// comes behind it on the communicator, brings nothing: the error is asynchronous, and a host that
+// waits is let go by the abort alone.
 #include <ATen/ATen.h>
 #include <fcntl.h>
 #include <nccl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "broken_wait.h"
 #include "stream_order.h"
 
 namespace emulated_gpu {
@@ -40,6 +46,8 @@ struct Shared {
   std::atomic<uint32_t> round;
   Announced announced[kMostRanks];
   size_t bytes[kMostRanks];
+  std::atomic<int> process[kMostRanks];
+  std::atomic<bool> has_left[kMostRanks];
 
   // Behind this header.
   std::byte* input_of(int rank) {
@@ -61,6 +69,24 @@ Shared* map_memory(const char* name, int ranks) {
   close(file);
   if (at == MAP_FAILED) fail("could not map %s of %zu bytes", name, bytes);
   return static_cast<Shared*>(at);
+}
+
+bool has_died(int process) {
+  if (kill(process, 0) != 0) return true;
+  const std::string file = "/proc/" + std::to_string(process) + "/stat";
+  char text[512] = {};
+  std::FILE* stat = std::fopen(file.c_str(), "r");
+  if (stat == nullptr) return true;
+  const size_t size = std::fread(text, 1, sizeof text - 1, stat);
+  std::fclose(stat);
+  const char* name_end = size > 0 ? std::strrchr(text, ')') : nullptr;
+  return name_end != nullptr && name_end[1] == ' ' && name_end[2] == 'Z';
+}
+
+bool breaks_now() {
+  static const char* wanted = std::getenv("EMULATED_NCCL_BREAKS");
+  static std::atomic<int> calls{0};
+  return wanted != nullptr && ++calls == std::atoi(wanted);
 }
 
 at::ScalarType type_of(ncclDataType_t type) {
@@ -97,32 +123,40 @@ struct ncclComm {
   std::string name;
   int rank, size;
   emulated_gpu::Shared* shared;
+  std::atomic<bool> is_aborted = false, is_broken = false;
 
-  // Until all ranks have come.
-  void meet() {
+  // Until all ranks have come; false: the communicator was aborted meanwhile.
+  bool meet() {
     const uint32_t round = shared->round.load();
     if (shared->arrived.fetch_add(1) + 1 == size) {
       shared->arrived.store(0);
       shared->round.store(round + 1);
-      return;
+      return true;
     }
     const auto since = std::chrono::steady_clock::now();
     while (shared->round.load() == round) {
+      if (is_aborted) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       if (std::chrono::steady_clock::now() - since > emulated_gpu::kPatience) {
         emulated_gpu::fail("rank %d waits for the others of %s", rank, name.c_str());
       }
     }
+    return true;
   }
 
   // Shows `bytes` of every rank to `take(rank, its bytes, their number)`.
   template <typename Take>
-  void exchange(const Announced& announced, const void* from, size_t bytes, const Take& take) {
+  bool exchange(const Announced& announced, const void* from, size_t bytes, const Take& take) {
+    if (emulated_gpu::breaks_now()) {
+      is_broken = true;
+      emulated_gpu::break_waits(is_aborted);
+    }
+    if (is_broken || is_aborted) return false;
     shared->announced[rank] = announced;
     shared->bytes[rank] = bytes;
     if (bytes > emulated_gpu::kMostBytes) emulated_gpu::fail("found %zu bytes to send", bytes);
     if (bytes > 0) std::memcpy(shared->input_of(rank), emulated_gpu::alias_of(from), bytes);
-    meet();
+    if (!meet()) return false;
     for (int r = 0; r < size; ++r) {
       if (shared->announced[r] == announced) continue;
       emulated_gpu::fail("rank %d makes %s of %zu, rank %d makes %s of %zu", rank, announced.name,
@@ -131,7 +165,7 @@ struct ncclComm {
     for (int r = 0; r < size; ++r) {
       if (shared->bytes[r] > 0) take(r, shared->input_of(r), shared->bytes[r]);
     }
-    meet();
+    return meet();
   }
 };
 
@@ -168,7 +202,7 @@ void reduce(ncclComm& comm, const Announced& announced, const void* from, size_t
   const bool is_float = c10::isFloatingType(type) && type != at::kDouble;
   const size_t element = c10::elementSize(type);
   at::Tensor folded;
-  comm.exchange(announced, from, bytes, [&](int, const std::byte* theirs, size_t) {
+  const auto fold = [&](int, const std::byte* theirs, size_t) {
     const at::Tensor part = elements(theirs + first * element, count, type)
                                 .to(is_float ? at::kFloat : type, false, /*copy=*/true);
     if (!folded.defined()) {
@@ -180,7 +214,8 @@ void reduce(ncclComm& comm, const Announced& announced, const void* from, size_t
     } else {
       emulated_gpu::fail("found the reduction %d of NCCL", announced.op);
     }
-  });
+  };
+  if (!comm.exchange(announced, from, bytes, fold)) return;
   elements(static_cast<const std::byte*>(emulated_gpu::alias_of(to)), count, type).copy_(folded);
 }
 
@@ -222,18 +257,31 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
   if (size > emulated_gpu::kMostRanks) emulated_gpu::fail("found %d ranks", size);
   *comm = new ncclComm{id.internal, rank, size, emulated_gpu::map_memory(id.internal, size)};
+  (*comm)->shared->process[rank] = getpid();
   (*comm)->meet();
   if (rank == 0) shm_unlink(id.internal);
   return ncclSuccess;
 }
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  comm->shared->has_left[comm->rank] = true;
   munmap(comm->shared, emulated_gpu::size_of_memory(comm->size));
   delete comm;
   return ncclSuccess;
 }
-ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
-ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
-  *error = ncclSuccess;
+// Another thread may be in a call of the communicator: its memory stays.
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->is_aborted = true;
+  emulated_gpu::Shared& shared = *comm->shared;
+  shared.has_left[comm->rank] = true;
+  for (int rank = 0; rank < comm->size; ++rank) {
+    while (!shared.has_left[rank] && !emulated_gpu::has_died(shared.process[rank])) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  return ncclSuccess;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  *error = comm->is_broken ? ncclRemoteError : ncclSuccess;
   return ncclSuccess;
 }
 

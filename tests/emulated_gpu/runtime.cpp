@@ -1,17 +1,21 @@
 // The calls of CUDA's runtime that libtorch and Strata make, for machines without a GPU; they take
-// the place of libcudart's. As many devices as EMULATED_GPUS says (1), of EMULATED_GPU_BYTES each;
-// they are A100s, or H100s with EMULATED_GPU_CAPABILITY=9.0, and NVIDIA's own kernels do not run on
-// them.
+// the place of libcudart's. As many devices as EMULATED_GPUS says (1; 0: the driver is too old), of
+// which CUDA_VISIBLE_DEVICES hides some, of EMULATED_GPU_BYTES each; they are A100s, or H100s with
+// EMULATED_GPU_CAPABILITY=9.0, and NVIDIA's own kernels do not run on them. A process may open one.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
+#include "broken_wait.h"
+#include "devices.h"
 #include "launches.h"
 #include "stream_order.h"
 
@@ -46,13 +50,9 @@ thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t with_error(cudaError_t error) { return last_error = error; }
 
-int device_count() {
-  static const int count = [] {
-    const char* wanted = std::getenv("EMULATED_GPUS");
-    return wanted == nullptr ? 1 : std::atoi(wanted);
-  }();
-  return count;
-}
+void open_current_device() { open_device(current_device); }
+
+std::atomic<const std::atomic<bool>*> end_of_broken{nullptr};
 
 // EMULATED_GPU_FORGETS=n: the n-th wait for an event, by a stream or by the host, is left out, to
 // see that it is missed.
@@ -77,7 +77,10 @@ void copy(const char* name, void* to, const void* from, size_t bytes, cudaStream
     std::memmove(alias_of(to), alias_of(from), bytes);
   }
   // Memory of the host that is not locked is written before the call returns.
-  if (host_waits_for_it || block_of(to) == nullptr) host_waits_for_stream(stream);
+  if (host_waits_for_it || block_of(to) == nullptr) {
+    wait_behind_broken();
+    host_waits_for_stream(stream);
+  }
 }
 
 void fill(void* to, int value, size_t bytes, cudaStream_t stream) {
@@ -93,14 +96,33 @@ cudaError_t refuse_kernel(const void* kernel) {
   return with_error(cudaErrorLaunchFailure);
 }
 
-CUresult primary_context_state(CUdevice, unsigned* flags, int* is_active) {
+CUresult primary_context_state(CUdevice device, unsigned* flags, int* is_active) {
   *flags = 0;
-  *is_active = 1;
+  *is_active = opened_device() == device ? 1 : 0;
   return CUDA_SUCCESS;
 }
 CUresult refuse_driver_call() { return CUDA_ERROR_NOT_SUPPORTED; }
 
+// As the runtime does it; what a wait behind a collective that never ends would hold is free.
+void wait_for_stream(cudaStream_t stream) {
+  wait_behind_broken();
+  host_waits_for_stream(stream);
+}
+void wait_for_all() {
+  wait_behind_broken();
+  host_waits_for_all();
+}
+
 }  // namespace
+
+void break_waits(const std::atomic<bool>& is_over) { end_of_broken = &is_over; }
+void wait_behind_broken() {
+  const std::atomic<bool>* is_over = end_of_broken;
+  while (is_over != nullptr && !*is_over) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 }  // namespace emulated_gpu
 
 using namespace emulated_gpu;
@@ -110,7 +132,8 @@ extern "C" {
 // Devices.
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = device_count();
-  return cudaSuccess;
+  if (is_driver_old()) return with_error(cudaErrorInsufficientDriver);
+  return *count > 0 ? cudaSuccess : with_error(cudaErrorNoDevice);
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
@@ -119,13 +142,16 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= device_count()) return with_error(cudaErrorInvalidDevice);
   current_device = device;
+  open_current_device();
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
+  constexpr int kOld = 12080;
+  *version = is_driver_old() ? kOld : CUDART_VERSION;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device < 0 || device >= device_count()) return with_error(cudaErrorInvalidDevice);
   std::memset(properties, 0, sizeof *properties);
   std::strcpy(properties->name, "emulated GPU");
   properties->major = model().major;
@@ -141,7 +167,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->l2CacheSize = model().cache_megabytes << 20;
   for (int& size : properties->maxThreadsDim) size = 1024;
   properties->maxGridSize[0] = 0x7fffffff;
-  std::memset(properties->uuid.bytes, device + 1, sizeof properties->uuid.bytes);
+  const int number = devices()[static_cast<size_t>(device)];
+  std::memset(properties->uuid.bytes, number + 1, sizeof properties->uuid.bytes);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
@@ -161,21 +188,25 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
-  host_waits_for_all();
+  open_current_device();
+  wait_for_all();
   return cudaSuccess;
 }
 
 // Memory. Giving it back waits for the device, as CUDA does.
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
+  open_current_device();
   *memory = take(bytes, Kind::kDevice);
   return *memory != nullptr ? cudaSuccess : with_error(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* memory) {
-  host_waits_for_all();
+  open_current_device();
+  wait_for_all();
   if (memory != nullptr) give_back(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned) {
+  open_current_device();
   *memory = take(bytes, Kind::kLocked);
   return *memory != nullptr ? cudaSuccess : with_error(cudaErrorMemoryAllocation);
 }
@@ -219,6 +250,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 // Streams and events.
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
   if (flags != cudaStreamNonBlocking) fail("found a stream that waits for the default stream");
+  open_current_device();
   static uintptr_t latest = 0x1000;
   const std::lock_guard lock(machine_mutex());
   *stream = reinterpret_cast<cudaStream_t>(latest += 16);
@@ -229,7 +261,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  host_waits_for_stream(stream);
+  wait_for_stream(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
@@ -240,6 +272,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  open_current_device();
   *event = reinterpret_cast<cudaEvent_t>(new Event);
   return cudaSuccess;
 }
@@ -256,10 +289,14 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
   return cudaEventRecord(event, stream);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  wait_behind_broken();
   if (!is_forgotten()) host_waits(event_of(event)->at);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  // Work runs while the host enqueues it: for another thread it is under way.
+  const std::unique_lock lock(machine_mutex(), std::try_to_lock);
+  if (!lock) return cudaErrorNotReady;
   if (host_knows(event_of(event)->at)) return cudaSuccess;
   if (++event_of(event)->queries < kQueriesUntilEnd) return cudaErrorNotReady;
   host_waits(event_of(event)->at);

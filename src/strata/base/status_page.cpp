@@ -49,6 +49,26 @@ int64_t monotonic_ms() {
 
 int stack_trace_signal() { return SIGRTMIN + 7; }
 
+namespace {
+
+int64_t lasted_ms(int64_t since) {
+  return since == 0 ? 0 : std::max<int64_t>(monotonic_ms() - since, 1);
+}
+
+// Into what is waited for in `reading`.
+void read_device(const StatusPage::OfDevice& device, StatusReading& reading) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const uint32_t before = device.version.load(std::memory_order_acquire);
+    reading.number = device.number.load(std::memory_order_relaxed);
+    reading.collective = device.collective.get();
+    reading.group = device.group.get();
+    reading.waiting_ms = lasted_ms(device.since_ms.load(std::memory_order_acquire));
+    if (before % 2 == 0 && before == device.version.load(std::memory_order_acquire)) return;
+  }
+}
+
+}  // namespace
+
 StatusReading read_status(const StatusPage& page) {
   StatusReading reading;
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -59,10 +79,12 @@ StatusReading read_status(const StatusPage& page) {
     reading.phase = page.phase.get();
     reading.collective = page.collective.get();
     reading.group = page.group.get();
-    const int64_t since = page.waiting_since_ms.load(std::memory_order_acquire);
-    reading.waiting_ms = since == 0 ? 0 : std::max<int64_t>(monotonic_ms() - since, 1);
+    reading.waiting_ms = lasted_ms(page.waiting_since_ms.load(std::memory_order_acquire));
     // A text that is still being written after so many looks: its rank stopped right there.
     if (before % 2 == 0 && before == page.version.load(std::memory_order_acquire)) break;
+  }
+  if (reading.waiting_ms == 0 && page.device.since_ms.load(std::memory_order_acquire) != 0) {
+    read_device(page.device, reading);
   }
   return reading;
 }
@@ -87,6 +109,29 @@ void Status::set_phase(std::string_view phase) {
   page_->version.fetch_add(1, std::memory_order_acq_rel);
   page_->phase.set(phase);
   page_->version.fetch_add(1, std::memory_order_release);
+}
+
+void Status::tell_device_wait(const void* watcher, const DeviceWait& wait) {
+  const std::lock_guard lock(device_mutex_);
+  if (wait.since_ms != 0) {
+    device_waits_[watcher] = wait;
+  } else if (device_waits_.erase(watcher) == 0) {
+    return;
+  }
+  const auto longest = std::ranges::min_element(device_waits_, {},
+                                                [](const auto& of) { return of.second.since_ms; });
+  StatusPage::OfDevice& device = page_->device;
+  device.version.fetch_add(1, std::memory_order_acq_rel);
+  if (longest == device_waits_.end()) {
+    device.since_ms.store(0, std::memory_order_release);
+  } else {
+    const DeviceWait& shown = longest->second;
+    device.collective.set(shown.collective);
+    device.group.set(shown.group);
+    device.number.store(shown.number, std::memory_order_relaxed);
+    device.since_ms.store(shown.since_ms, std::memory_order_release);
+  }
+  device.version.fetch_add(1, std::memory_order_release);
 }
 
 Status::Waiting::Waiting(Status& status, std::string_view collective, std::string_view group,

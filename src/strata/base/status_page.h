@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -31,9 +33,19 @@ struct StatusPage {
   StatusText<6> phase;
   StatusText<3> collective;
   StatusText<3> group;
+
+  // The same of a collective that the rank's GPU has not ended, behind which the host may stand
+  // without waiting in a collective of its own. Threads: of the rank any, one after the other.
+  struct OfDevice {
+    std::atomic<int64_t> since_ms;
+    std::atomic<uint64_t> number;
+    std::atomic<uint32_t> version;
+    StatusText<3> collective;
+    StatusText<3> group;
+  } device;
 };
 
-// A moment of a page.
+// A moment of a page: the host's wait, else its GPU's.
 struct StatusReading {
   int process = 0;
   int64_t step = 0;
@@ -71,9 +83,23 @@ class Status {
     StatusPage& page_;
   };
 
+  // A collective that a GPU has been at since `since_ms` on monotonic_ms(); `group` lives as long
+  // as it is told. Threads: any.
+  struct DeviceWait {
+    const char* collective;
+    std::string_view group;
+    uint64_t number;
+    int64_t since_ms;
+  };
+  // What `watcher` sees of one group, in place of what it saw before; since_ms 0: nothing. Of all
+  // groups the one that has lasted longest is on the page.
+  void tell_device_wait(const void* watcher, const DeviceWait& wait);
+
  private:
   StatusPage* page_;
   std::unique_ptr<StatusPage> own_;
+  std::mutex device_mutex_;
+  std::map<const void*, DeviceWait> device_waits_;
 };
 
 // The size of the memory behind a page.

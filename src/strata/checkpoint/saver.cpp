@@ -5,11 +5,13 @@
 #include <system_error>
 
 #include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
 
 #include "strata/base/error.h"
 #include "strata/base/seconds_since.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/liveness.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -51,10 +53,31 @@ Saver::Saver(shard::UnitStore& store, optim::Optimizer* optimizer, comm::Group& 
 void Saver::start(const std::function<void()>& work) {
   is_finished_ = false;
   try {
-    writer_ = std::thread(work);
+    writer_ = std::thread([this, work] {
+      use_device();
+      work();
+    });
   } catch (const std::system_error&) {  // no more threads: the caller's does it
     work();
   }
+}
+
+// A new thread's device is the first one, on which memory that it locks would open a context: half
+// a gigabyte of the GPU of another rank.
+void Saver::use_device() const {
+  const at::Device device = store_.options().device;
+  if (!device.is_cuda()) return;
+  try {
+    at::accelerator::setDeviceIndex(device.index());
+  } catch (const std::exception&) {
+    // Of the device itself: the thread that computes meets it too.
+  }
+}
+
+void Saver::require_sound_state() const {
+  const at::Device device = store_.options().device;
+  if (device.is_cuda()) at::accelerator::synchronizeDevice(device.index());
+  comm::require_alive(store_.mesh());
 }
 
 Saver::~Saver() { join(); }
@@ -93,6 +116,7 @@ std::optional<SaveOutcome> Saver::save(SaveRequest request, Removal removal,
                       .size_bytes = size_bytes(job.pieces) + size_bytes(job.fixed)};
   outcome.stall.waiting = seconds_since(start);
   const bool is_copied = options_.in_background && !has_lost_group_ && copy(job, outcome);
+  require_sound_state();
   outcome.stall.whole = seconds_since(start);
   outcome_ = std::move(outcome);
   after_ = {};

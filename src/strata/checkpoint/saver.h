@@ -77,7 +77,8 @@ class Saver {
   Saver& operator=(const Saver&) = delete;
 
   // Starts a save and returns when training may go on: after the copy (in the background) or the
-  // whole save. Returns the outcome of the save before, if nobody has asked for it yet.
+  // whole save. Returns the outcome of the save before, if nobody has asked for it yet. Throws
+  // CommError where a collective behind the state has been ended from outside.
   std::optional<SaveOutcome> save(SaveRequest request, Removal removal = {},
                                   const CompleteRequest& complete = {});
   // How a save ended on this rank, once, when it has ended; wait() returns it all the same. Never
@@ -103,6 +104,10 @@ class Saver {
   void collect(Job& job, const CompleteRequest& complete) const;
   // Runs `work`, which sets is_finished_, on the writer's thread.
   void start(const std::function<void()>& work);
+  // The calling thread's calls of the device are those of this rank's.
+  void use_device() const;
+  // Throws CommError where what the weights were made of may never have come.
+  void require_sound_state() const;
   // Puts the snapshot in the place of what trains. False, with the reason in `outcome`, where there
   // is no memory for it.
   bool copy(Job& job, SaveOutcome& outcome);

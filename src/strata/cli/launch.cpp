@@ -103,10 +103,20 @@ bool uses_gpus(const config::LaunchConfig& launch, const launch::MachineFacts& m
   return kHasCuda && !launch.cpu && machine.num_devices > 0;
 }
 
-// Of ranks that compute on processors and take turns on them.
+// Of ranks that take turns on what they compute on.
 void warn_of_crowd(const config::LaunchConfig& launch, const launch::MachineFacts& machine,
                    int ranks) {
-  if (uses_gpus(launch, machine) || launch.dry_run || ranks <= machine.num_cores) return;
+  if (launch.dry_run) return;
+  if (uses_gpus(launch, machine)) {
+    if (ranks <= machine.num_devices) return;
+    print_warnings({fmt::format(
+        "num_processes: found {} ranks for {} that this machine shows, they share them and "
+        "exchange through host memory, which is slow; start as many as there are, or look at "
+        "CUDA_VISIBLE_DEVICES",
+        ranks, counted(machine.num_devices, "GPU"))});
+    return;
+  }
+  if (ranks <= machine.num_cores) return;
   print_warnings(
       {fmt::format("num_processes: found {} ranks for {} of this machine, they take turns; more "
                    "ranks than processors make a run slower",

@@ -10,11 +10,12 @@
 
 namespace {
 
-// Leaks are looked for, and profiles of devices written, when globals are taken down.
+// Leaks are looked for, and profiles of devices written, when globals are taken down. Those of a
+// device may wait for it, and after a failure it may wait for ranks that are gone.
 #if STRATA_SANITIZED
-constexpr bool kTakesGlobalsDown = true;
+bool takes_globals_down(int) { return true; }
 #else
-constexpr bool kTakesGlobalsDown = strata::kHasCuda;
+bool takes_globals_down(int exit_code) { return strata::kHasCuda && exit_code == 0; }
 // Ahead of the libraries' constructors, which take most of the program's start: a request to save
 // that comes meanwhile must not end a run. A sanitizer has to be there before any code of ours.
 [[gnu::used,
@@ -25,7 +26,7 @@ constexpr bool kTakesGlobalsDown = strata::kHasCuda;
 
 int main(int argc, char** argv) {
   const int exit_code = strata::cli::run(argc, argv);
-  if (kTakesGlobalsDown) return exit_code;
+  if (takes_globals_down(exit_code)) return exit_code;
   // libtorch's globals (the table of its operators) take a quarter of a short command's time to
   // take down, of every rank, and hold nothing that the system does not take back.
   std::fflush(stdout);

@@ -3,6 +3,8 @@
 #include <functional>
 #include <set>
 
+#include "strata/base/error.h"
+#include "strata/comm/liveness.h"
 #include "strata/comm/nccl_group.h"
 #include "strata/comm/staged_group.h"
 #include "strata/comm/store_texts.h"
@@ -11,7 +13,7 @@
 namespace strata::comm {
 namespace {
 
-class DeviceGroup final : public Group {
+class DeviceGroup final : public Group, public Liveness {
  public:
   using Connect = std::function<std::unique_ptr<Group>()>;
 
@@ -24,6 +26,10 @@ class DeviceGroup final : public Group {
   int size() const override { return host_->size(); }
   Transport transport() const override { return transport_; }
   std::optional<int64_t> received_bytes() const override { return host_->received_bytes(); }
+  void require_alive() const override {
+    if (device_) comm::require_alive(*device_);
+  }
+  bool has_lost_peer() const override { return comm::has_lost_peer(*host_); }
 
  private:
   std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
@@ -64,29 +70,43 @@ class DeviceGroup final : public Group {
 };
 
 // Whether no GPU serves two of the ranks: NCCL refuses those.
-bool have_own_gpus(Rendezvous& rendezvous, const std::string& name, const std::vector<int>& ranks,
-                   at::Device device) {
-  c10d::Store& store = rendezvous.store();
-  const auto key = [&](int rank) { return "gpu/" + name + "/" + std::to_string(rank); };
-  set_text(store, key(rendezvous.options().rank), name_of_gpu(device));
-  std::vector<std::string> keys;
-  for (const int rank : ranks) keys.push_back(key(rank));
-  const std::vector<std::string> found = texts_of(store, keys);
+bool have_own_gpus(Rendezvous& rendezvous, const std::vector<int>& ranks) {
+  const std::vector<std::string> found = names_of_gpus(rendezvous, ranks);
   const std::set<std::string> names(found.begin(), found.end());
   return names.size() == ranks.size();
 }
 
 }  // namespace
 
+std::vector<std::string> names_of_gpus(Rendezvous& rendezvous, const std::vector<int>& ranks) {
+  std::string own;
+  if constexpr (kHasCuda) own = name_of_gpu(rendezvous.options().device);
+  if (ranks.size() == 1) return {own};
+  const auto key = [](int rank) { return "gpu/" + std::to_string(rank); };
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key(rank));
+  try {
+    set_text(rendezvous.store(), key(rendezvous.options().rank), own);
+    return texts_of(rendezvous.store(), keys);
+  } catch (const std::exception& error) {  // of the store
+    throw CommError(
+        "GPUs of ranks {}: found ranks that did not name theirs ({}), expected every rank to take "
+        "part; look at the first failing rank's message",
+        fmt::join(ranks, ", "), error.what());
+  }
+}
+
 std::unique_ptr<Group> make_device_group(Rendezvous& rendezvous, const std::string& name,
                                          const std::vector<int>& ranks,
                                          std::unique_ptr<Group> host) {
   if constexpr (kHasCuda) {
     const at::Device device = rendezvous.options().device;
-    if (have_own_gpus(rendezvous, name, ranks, device)) {
+    if (have_own_gpus(rendezvous, ranks)) {
+      const std::shared_ptr<Group> of_host = std::move(host);
       return std::make_unique<DeviceGroup>(
-          std::move(host), Transport::kNccl, [&rendezvous, name, ranks, device] {
-            return make_nccl_group(rendezvous, name, ranks, device);
+          of_host, Transport::kNccl, [&rendezvous, name, ranks, device, of_host] {
+            return make_nccl_group(rendezvous, name, ranks, device,
+                                   [of_host] { return has_lost_peer(*of_host); });
           });
     }
   }

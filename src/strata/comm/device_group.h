@@ -2,6 +2,7 @@
 // Owns: that choice. Never: a transport.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "strata/comm/group.h"
@@ -15,5 +16,9 @@ namespace strata::comm {
 std::unique_ptr<Group> make_device_group(Rendezvous& rendezvous, const std::string& name,
                                          const std::vector<int>& ranks,
                                          std::unique_ptr<Group> host);
+
+// A name for the GPU of each of `ranks`, the same for those that share one. Collective over them,
+// all of which compute on GPUs. Throws CommError.
+std::vector<std::string> names_of_gpus(Rendezvous& rendezvous, const std::vector<int>& ranks);
 
 }  // namespace strata::comm

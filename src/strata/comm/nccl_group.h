@@ -2,6 +2,7 @@
 // stream. Never: tensors of the host. Only in builds with CUDA.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,10 @@ std::string name_of_gpu(at::Device device);
 // Collective over `ranks` of the rendezvous. Throws CommError.
 // Stream: every collective starts behind what the current stream has, and runs beside what comes
 // later; wait() makes the current stream wait, not the host.
-std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string& name,
-                                       const std::vector<int>& ranks, at::Device device);
+// `has_lost_peer`: whether a rank of the group is seen to have ended, asked from another thread
+// while the group lives.
+std::unique_ptr<Group> make_nccl_group(
+    Rendezvous& rendezvous, const std::string& name, const std::vector<int>& ranks,
+    at::Device device, std::function<bool()> has_lost_peer = [] { return false; });
 
 }  // namespace strata::comm

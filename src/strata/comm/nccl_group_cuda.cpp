@@ -1,5 +1,6 @@
 // NCCL's collectives as a Group, and its meeting through the rendezvous. Never: tensors of the
 // host.
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -13,19 +14,32 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "strata/base/error.h"
+#include "strata/comm/liveness.h"
 #include "strata/comm/nccl_group.h"
 #include "strata/comm/nccl_watch.h"
 
 namespace strata::comm {
 namespace {
 
+// What NCCL takes of a GPU beside libtorch's allocator, it does not name where it lacks it.
+constexpr size_t kLittleMemory = size_t{1} << 30;
+
+std::string memory_if_short(ncclResult_t result) {
+  size_t free = 0, total = 0;
+  if (result != ncclUnhandledCudaError || cudaMemGetInfo(&free, &total) != cudaSuccess) return "";
+  if (free > kLittleMemory) return "";
+  return fmt::format(
+      "; of the GPU's memory {} MB of {} are free, which may be too little for NCCL: lower "
+      "per_device_train_batch_size or max_length",
+      free / 1000000, total / 1000000);
+}
+
 void require(ncclResult_t result, const char* collective, int rank) {
   if (result == ncclSuccess) return;
   throw CommError(
       "collective {} of rank {}: found an error of NCCL ({}), expected every rank to take part; "
-      "look "
-      "at the first failing rank's message, or set NCCL_DEBUG=INFO",
-      collective, rank, ncclGetErrorString(result));
+      "look at the first failing rank's message, or set NCCL_DEBUG=INFO{}",
+      collective, rank, ncclGetErrorString(result), memory_if_short(result));
 }
 
 ncclDataType_t type_of(const at::Tensor& tensor) {
@@ -56,30 +70,30 @@ ncclDataType_t type_of(const at::Tensor& tensor) {
 // Collectives wait for each other on the stream; their tensors may be used again behind `done_`.
 class NcclWork final : public Work {
  public:
-  NcclWork(const NcclWatch& watch, std::shared_ptr<c10::cuda::CUDAEvent> done)
-      : watch_(watch), done_(std::move(done)) {}
+  NcclWork(const NcclWatch& watch, std::shared_ptr<c10::cuda::CUDAEvent> done, at::Device device)
+      : watch_(watch), done_(std::move(done)), device_(device) {}
 
   void wait() override {
     watch_.require_alive();
-    done_->block(c10::cuda::getCurrentCUDAStream());
+    done_->block(c10::cuda::getCurrentCUDAStream(device_.index()));
   }
 
  private:
   const NcclWatch& watch_;
   std::shared_ptr<c10::cuda::CUDAEvent> done_;
+  at::Device device_;
 };
 
-class NcclGroup final : public Group {
+class NcclGroup final : public Group, public Liveness {
  public:
-  NcclGroup(ncclComm_t communicator, int rank, int size, at::Device device,
-            std::chrono::seconds timeout)
-      : communicator_(communicator),
-        rank_(rank),
+  NcclGroup(const NcclWatched& watched, int size)
+      : communicator_(watched.communicator),
+        rank_(watched.rank),
         size_(size),
         exceptions_(std::uncaught_exceptions()),
-        device_(device),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())),
-        watch_(communicator, rank, device, timeout) {}
+        device_(watched.device),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_.index())),
+        watch_(watched) {}
   ~NcclGroup() override {
     // After a failure the others may be gone.
     if (std::uncaught_exceptions() <= exceptions_) watch_.end_orderly();
@@ -88,6 +102,7 @@ class NcclGroup final : public Group {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Transport transport() const override { return Transport::kNccl; }
+  void require_alive() const override { watch_.require_alive(); }
 
  private:
   std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {
@@ -192,7 +207,7 @@ class NcclGroup final : public Group {
     require(result, collective, rank_);
     done->record(stream_);
     watch_.is_over_at(done);
-    return std::make_unique<NcclWork>(watch_, std::move(done));
+    return std::make_unique<NcclWork>(watch_, std::move(done), device_);
   }
 
   ncclComm_t communicator_;
@@ -219,32 +234,57 @@ std::string name_of_gpu(at::Device device) {
   return name;
 }
 
-std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string& name,
-                                       const std::vector<int>& ranks, at::Device device) {
-  const auto self = std::find(ranks.begin(), ranks.end(), rendezvous.options().rank);
-  const int rank = static_cast<int>(self - ranks.begin());
-  const int size = static_cast<int>(ranks.size());
-  const std::string key = "nccl/" + name;
-  const c10::cuda::CUDAGuard on_device(device);
-  // The launcher looks at the clock: here the host waits for the others.
-  std::optional<Status::Waiting> waiting;
-  if (Status* status = rendezvous.options().status) {
-    waiting.emplace(*status, "connect", name, /*number=*/1);
-  }
+namespace {
+
+// Rank 0's, through the store.
+ncclUniqueId shared_id(Rendezvous& rendezvous, const std::string& key, int rank, int size) {
   ncclUniqueId id{};
   if (rank == 0) {
     require(ncclGetUniqueId(&id), "connect", rank);
     const auto* bytes = reinterpret_cast<const uint8_t*>(&id);
     // Alone it has nobody to tell.
     if (size > 1) rendezvous.store().set(key, std::vector<uint8_t>(bytes, bytes + sizeof(id)));
-  } else {
+    return id;
+  }
+  try {
     const std::vector<uint8_t> bytes = rendezvous.store().get(key);
     std::memcpy(&id, bytes.data(), std::min(bytes.size(), sizeof(id)));
+  } catch (const std::exception& error) {  // of the store
+    const std::string reason = error.what();
+    throw CommError(
+        "connect of rank {}: found nothing of {}'s first rank ({}), expected every rank to take "
+        "part; look at the first failing rank's message",
+        rank, key, reason.substr(0, reason.find('\n')));
   }
+  return id;
+}
+
+}  // namespace
+
+std::unique_ptr<Group> make_nccl_group(Rendezvous& rendezvous, const std::string& name,
+                                       const std::vector<int>& ranks, at::Device device,
+                                       std::function<bool()> has_lost_peer) {
+  const auto self = std::find(ranks.begin(), ranks.end(), rendezvous.options().rank);
+  const int rank = static_cast<int>(self - ranks.begin());
+  const int size = static_cast<int>(ranks.size());
+  const c10::cuda::CUDAGuard on_device(device);
+  // The launcher looks at the clock: here the host waits for the others.
+  std::optional<Status::Waiting> waiting;
+  Status* const status = rendezvous.options().status;
+  if (status != nullptr) waiting.emplace(*status, "connect", name, /*number=*/1);
+  const ncclUniqueId id = shared_id(rendezvous, "nccl/" + name, rank, size);
+  // NCCL takes its buffers from the device: what libtorch keeps for later is not there for it.
+  c10::cuda::CUDACachingAllocator::emptyCache();
   ncclComm_t communicator = nullptr;
   require(ncclCommInitRank(&communicator, size, id, rank), "connect", rank);
-  return std::make_unique<NcclGroup>(communicator, rank, size, device,
-                                     rendezvous.options().timeout);
+  return std::make_unique<NcclGroup>(NcclWatched{.communicator = communicator,
+                                                 .rank = rank,
+                                                 .device = device,
+                                                 .timeout = rendezvous.options().timeout,
+                                                 .group = name + " (nccl)",
+                                                 .status = status,
+                                                 .has_lost_peer = std::move(has_lost_peer)},
+                                     size);
 }
 
 }  // namespace strata::comm

@@ -77,7 +77,8 @@ class Rendezvous {
   // The group of `ranks` (all of them by default), each of which must call this. Collective.
   // Through shared memory where all of them can (shm_group.h), else through TCP.
   // A collective that fails closes the group on its rank: the others' fail within seconds, and so
-  // does everything after it on all of them.
+  // does everything after it on all of them. Of GPUs' tensors (NCCL) within seconds where the ranks
+  // of the group share memory, else after the time-out.
   std::unique_ptr<Group> make_group(const std::string& name, std::vector<int> ranks = {},
                                     const GroupUse& use = {});
 

@@ -51,6 +51,7 @@ class ShmCollectives {
   void run(const ShmRequest& request);
 
   ShmLink& link() { return *link_; }
+  const ShmLink& link() const { return *link_; }
   // What run() has read of other ranks' memory. From any thread.
   int64_t received_bytes() const { return received_bytes_.load(std::memory_order_relaxed); }
 

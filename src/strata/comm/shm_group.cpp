@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/comm/blocked_signals.h"
 #include "strata/comm/element_type.h"
+#include "strata/comm/liveness.h"
 #include "strata/comm/shm_collectives.h"
 
 namespace strata::comm {
@@ -59,7 +60,7 @@ class ShmWork final : public Work {
   std::shared_ptr<Pending> pending_;
 };
 
-class ShmGroup final : public Group {
+class ShmGroup final : public Group, public Liveness {
  public:
   ShmGroup(std::unique_ptr<ShmLink> link, std::chrono::seconds timeout)
       : rank_(link->rank()),
@@ -83,6 +84,7 @@ class ShmGroup final : public Group {
   int size() const override { return size_; }
   Transport transport() const override { return Transport::kSharedMemory; }
   std::optional<int64_t> received_bytes() const override { return collectives_.received_bytes(); }
+  bool has_lost_peer() const override { return collectives_.link().has_lost_peer(); }
 
  private:
   std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {

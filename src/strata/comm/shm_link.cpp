@@ -63,10 +63,19 @@ void ShmLink::interrupt() {
 }
 
 void ShmLink::leave() {
+  const std::lock_guard lock(sockets_mutex_);
   for (Peer& peer : peers_) peer.socket = Descriptor();
 }
 
+bool ShmLink::has_lost_peer() const {
+  for (int rank = 0; rank < size(); ++rank) {
+    if (is_gone(rank)) return true;
+  }
+  return false;
+}
+
 bool ShmLink::is_gone(int rank) const {
+  const std::lock_guard lock(sockets_mutex_);
   pollfd socket{peers_[static_cast<size_t>(rank)].socket.get(), POLLIN, 0};
   // Nothing is ever sent after connecting: whatever there is to read is the end.
   return socket.fd >= 0 && ::poll(&socket, 1, 0) > 0;

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ struct ShmHead {
 enum class WaitEnd { kReached, kPeerGone, kTimeout, kInterrupted };
 
 // Memory: 2 halves of kHalfBytes a rank, touched only when used.
-// Threads: one after connecting, except interrupt().
+// Threads: one after connecting, except interrupt() and has_lost_peer().
 class ShmLink {
  public:
   // Small enough to stay in the second-level cache between a writer and its readers.
@@ -81,11 +82,14 @@ class ShmLink {
   void interrupt();
   // Tells the others that this rank is gone, for its thread's last word.
   void leave();
+  // Whether a rank has ended or left.
+  bool has_lost_peer() const;
 
  private:
   bool is_gone(int rank) const;
 
   int rank_;
+  mutable std::mutex sockets_mutex_;
   std::vector<Peer> peers_;
   std::atomic<bool> is_interrupted_{false};
 };

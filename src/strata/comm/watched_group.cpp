@@ -1,6 +1,7 @@
 #include "strata/comm/watched_group.h"
 
 #include "strata/base/activity_timer.h"
+#include "strata/comm/liveness.h"
 
 namespace strata::comm {
 namespace {
@@ -29,7 +30,7 @@ class WatchedWork final : public Work {
   uint64_t number_;
 };
 
-class WatchedGroup final : public Group {
+class WatchedGroup final : public Group, public Liveness {
  public:
   WatchedGroup(std::unique_ptr<Group> group, std::string name, Status& status)
       : group_(std::move(group)), name_(std::move(name)), status_(status) {}
@@ -38,6 +39,8 @@ class WatchedGroup final : public Group {
   int size() const override { return group_->size(); }
   Transport transport() const override { return group_->transport(); }
   std::optional<int64_t> received_bytes() const override { return group_->received_bytes(); }
+  void require_alive() const override { comm::require_alive(*group_); }
+  bool has_lost_peer() const override { return comm::has_lost_peer(*group_); }
 
  private:
   std::unique_ptr<Work> start_all_gather(at::Tensor out, at::Tensor in) override {

@@ -213,6 +213,12 @@ std::vector<std::string> read_accelerators(const SystemRoots& roots) {
   return names;
 }
 
+std::string read_driver(const SystemRoots& roots) {
+  const auto versions = read_pairs(roots.proc / "driver" / "nvidia" / "version");
+  const auto found = versions.find("NVRM version");
+  return found == versions.end() ? "" : found->second;
+}
+
 MachineReport inspect_system(const std::map<std::string, std::string>& environment,
                              const SystemRoots& roots) {
   MachineReport report;
@@ -223,10 +229,7 @@ MachineReport inspect_system(const std::map<std::string, std::string>& environme
   report.cpu = read_cpu(roots);
   report.memory = read_memory(roots);
   report.accelerators = read_accelerators(roots);
-  const auto versions = read_pairs(roots.proc / "driver" / "nvidia" / "version");
-  if (auto found = versions.find("NVRM version"); found != versions.end()) {
-    report.driver = found->second;
-  }
+  report.driver = read_driver(roots);
   report.limits = read_limits();
   auto variable = [&](const char* name, const std::string& otherwise) {
     auto found = environment.find(name);

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/comm/liveness.h"
 #include "strata/libtorch/plain_view.h"
 #include "strata/ops/adamw.h"
 #include "strata/ops/square_sum.h"
@@ -30,6 +31,8 @@ double global_gradient_norm(shard::UnitStore& store) {
   const double sum = ops::square_sum(gradients);
   at::Tensor total = at::full({1}, sum, at::kDouble);
   comm::sum_alike(store.mesh(), total);
+  // The host has waited for them: are they the gradients that were to come?
+  comm::require_alive(store.mesh());
   return std::sqrt(total.item<double>());
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/base/error.h"
+#include "strata/comm/liveness.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/libtorch/memory_kind.h"
 #include "strata/libtorch/plain_view.h"
@@ -351,6 +352,8 @@ void UnitStore::with_stored(int u, int segment, const std::function<void(const a
     try {
       mesh_.shard->all_gather(whole, rests_elsewhere() ? on_device(resting) : resting)->wait();
       use(whole);
+      // `use` has waited for what came.
+      comm::require_alive(*mesh_.shard);
     } catch (...) {  // whoever asks again finds the pool as it was
       pool_.give_back(std::move(whole));
       throw;

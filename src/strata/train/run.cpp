@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
+#include "strata/base/counted.h"
 #include "strata/base/phases.h"
 #include "strata/comm/agreement.h"
+#include "strata/comm/device_group.h"
 #include "strata/comm/mesh.h"
 #include "strata/comm/rendezvous.h"
 #include "strata/comm/told_once.h"
@@ -22,6 +25,7 @@
 #include "strata/train/saving/resume.h"
 #include "strata/train/setup/assemble.h"
 #include "strata/train/setup/device.h"
+#include "strata/train/setup/gpu_sharing.h"
 #include "strata/train/setup/introduction.h"
 #include "strata/train/setup/model_config.h"
 #include "strata/train/setup/output_folder.h"
@@ -134,13 +138,40 @@ RunResult train(const PreparedRun& run) {
   return result;
 }
 
+// Ranks that differ in what their groups are made of would wait for each other until a time-out.
+void require_alike(comm::Rendezvous& rendezvous, const SettingsText& settings,
+                   const comm::MeshShape& shape, const launch::RankEnvironment& environment) {
+  const std::string device = rendezvous.options().device.is_cuda() ? "GPU" : "CPU";
+  const std::string own = fmt::format("computes on a {}\nshard groups of {}", device,
+                                      counted(shape.shard_size, "rank"));
+  const std::string origin =
+      fmt::format("  # of {} on this machine", counted(environment.local_world_size, "rank"));
+  rendezvous.require_same("settings", settings.hash + "\n" + own,
+                          settings.lines + own + origin + "\n");
+}
+
+// The ranks that compute where this one does.
+struct Sharing {
+  int num_ranks = 1;
+  std::optional<std::string> warning = {};
+};
+
+// Collective.
+Sharing sharing_of(comm::Rendezvous& rendezvous, const launch::RankEnvironment& environment) {
+  if (!rendezvous.options().device.is_cuda()) return {.num_ranks = environment.local_world_size};
+  std::vector<int> ranks(static_cast<size_t>(environment.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::vector<std::string> gpus = comm::names_of_gpus(rendezvous, ranks);
+  return {.num_ranks = count_sharers(gpus, environment.rank), .warning = sharing_warning(gpus)};
+}
+
 // What the settings leave to the plan.
 void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
-                    int local_world_size,
+                    int num_sharers,
                     const std::function<PlanRequest(const config::RunConfig&)>& request,
                     std::vector<std::string>& notes) {
   if (!chooses_checkpointing(config.shard) && !config.train.auto_find_batch_size) return;
-  const int64_t room = room_of_run(config, mesh, device, local_world_size);
+  const int64_t room = room_of_run(config, mesh, device, num_sharers);
   if (config.train.auto_find_batch_size) {
     notes.push_back(choose_batch_size(config, mesh, device, room, request));
   }
@@ -197,7 +228,8 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   const at::Device device = meeting.device;
   open_device(config, device);
   comm::Rendezvous rendezvous(meeting);
-  rendezvous.require_same("settings", settings.hash, settings.lines);
+  require_alike(rendezvous, settings, shape, environment);
+  const Sharing sharing = sharing_of(rendezvous, environment);
   comm::Mesh mesh = comm::make_mesh(rendezvous, shape);
   // After a restart rank 0's look at the folder counts.
   config.train.resume_from_checkpoint =
@@ -219,6 +251,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   PreparationLine line(output, environment.rank == 0);
   const Datasets datasets = fetch_and_prepare(config, mesh, device, line);
   std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
+  if (sharing.warning) notes.push_back(*sharing.warning);
   if (config::recipe_of(config).reads_labels) {
     comm::all_or_nothing_told_once(*mesh.world, "looking at the labels", [&] {
       settle_labels(datasets, config_with_labels(config.model), config, notes);
@@ -227,18 +260,17 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   const auto request = [&](const config::RunConfig& planned) {
     return plan_request(planned, mesh, environment.local_world_size, datasets, device);
   };
-  choose_by_plan(config, mesh, device, environment.local_world_size, request, notes);
+  choose_by_plan(config, mesh, device, sharing.num_ranks, request, notes);
   std::optional<MemoryWatch> watch;
   if (environment.rank == 0) {
     watch.emplace(config, request(config), device);
     const std::optional<std::string> hint =
-        recomputation_hint(config, device, environment.local_world_size, request(config));
+        recomputation_hint(config, device, sharing.num_ranks, request(config));
     if (hint) notes.push_back(*hint);
   }
   // Now: who is ended for his memory says nothing any more.
-  const std::optional<std::string> shortage =
-      memory_warning(mesh, device, environment.local_world_size,
-                     watch ? watch->bytes_to_come() : std::optional<int64_t>());
+  const std::optional<std::string> shortage = memory_warning(
+      mesh, device, sharing.num_ranks, watch ? watch->bytes_to_come() : std::optional<int64_t>());
   if (shortage) output.write(*shortage + "\n");
   try {
     return train({.config = config,

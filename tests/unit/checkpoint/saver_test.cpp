@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "../optim/lost_group.h"
 #include "../temporary_folder.h"
 #include "rank_threads.h"
 #include "strata/checkpoint/folders.h"
@@ -76,6 +77,23 @@ TEST_P(SaverWithoutMemory, SavesWhileTrainingWaits) {
 INSTANTIATE_TEST_SUITE_P(Ranks, SaverWithoutMemory,
                          ::testing::Values(std::pair(1, true), std::pair(1, false),
                                            std::pair(2, true), std::pair(2, false)));
+
+// A collective that was ended may have left something else than the weights of this step.
+TEST(SaverOfALostGroup, WritesNothing) {
+  for (const bool in_background : {true, false}) {
+    TemporaryFolder folder;
+    auto group = std::make_unique<optim::LostGroup>();
+    optim::LostGroup& shard = *group;
+    Rank rank(comm::make_single_group(), std::move(group));
+    Saver saver(*rank.store, rank.optimizer.get(), *rank.mesh.world,
+                {.in_background = in_background});
+    shard.is_lost = true;
+    EXPECT_THROW(
+        saver.save({.output_dir = folder.path(), .step = 1, .num_updates = 1, .small_files = {}}),
+        CommError);
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+  }
+}
 
 class SaverOfALateRank : public ::testing::TestWithParam<bool> {};
 

@@ -12,6 +12,7 @@
 #include "on_ranks.h"
 #include "strata/base/error.h"
 #include "strata/comm/gloo_group.h"
+#include "strata/comm/liveness.h"
 
 namespace strata::comm {
 namespace {
@@ -49,6 +50,21 @@ TEST(SharedMemory, ARankThatLeavesIsNamed) {
     // Nothing works after that.
     EXPECT_THROW(group->barrier(), CommError);
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // rank 1 is named first
+  });
+}
+
+// As it is asked from another thread, which has no wait of its own.
+TEST(SharedMemory, ARankThatLeavesIsSeenWithoutAWait) {
+  on_ranks(2, [](Rendezvous& rendezvous) {
+    auto group = rendezvous.make_group("test");
+    EXPECT_FALSE(has_lost_peer(*group));
+    group->barrier();
+    if (group->rank() == 1) return;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (!has_lost_peer(*group) && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(has_lost_peer(*group));
   });
 }
 

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -158,6 +159,34 @@ TEST(WatchedRanks, APageTellsWhatItsRankDoes) {
   Status unwatched(-1), wrong(watched.stack_descriptor());
   unwatched.set_phase("x");
   wrong.set_phase("x");
+}
+
+// A host that stands behind its GPU waits in no collective of its own.
+TEST(WatchedRanks, APageTellsWhatItsGpuWaitsFor) {
+  const WatchedRank watched(0);
+  Status status(watched.status_descriptor());
+  const auto place = [&] {
+    const StatusReading reading = watched.read();
+    return reading.waiting_ms == 0
+               ? std::string()
+               : fmt::format("{} {} {}", reading.collective, reading.number, reading.group);
+  };
+  const int64_t now = monotonic_ms();
+  const int shard = 0, world = 0;
+  status.tell_device_wait(&shard, {"reduce-scatter", "shard0 (nccl)", 7, now - 2000});
+  EXPECT_EQ(place(), "reduce-scatter 7 shard0 (nccl)");
+  EXPECT_GE(watched.read().waiting_ms, 2000);
+  // Of several groups the one that waits for longest.
+  status.tell_device_wait(&world, {"all-reduce", "world (nccl)", 3, now - 5000});
+  EXPECT_EQ(place(), "all-reduce 3 world (nccl)");
+  {
+    const Status::Waiting waiting(status, "broadcast", "shard1", 8);
+    EXPECT_EQ(place(), "broadcast 8 shard1");
+  }
+  status.tell_device_wait(&world, {"", "", 0, 0});
+  EXPECT_EQ(place(), "reduce-scatter 7 shard0 (nccl)");
+  status.tell_device_wait(&shard, {"", "", 0, 0});
+  EXPECT_EQ(place(), "");
 }
 
 // A process with two threads, of which one blocks all signals.

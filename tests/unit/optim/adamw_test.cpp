@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "idle_group.h"
+#include "lost_group.h"
 #include "strata/comm/mesh.h"
+#include "strata/comm/single_group.h"
 #include "strata/models/registry.h"
 #include "strata/shard/loading.h"
 
@@ -63,6 +65,35 @@ TEST(Clip, CopiesTakeTheNormOfTheFirst) {
     store.wait_reduce(u);
   }
   EXPECT_EQ(global_gradient_norm(store), 3);
+}
+
+// What is in the gradients then was never summed: no norm of it may decide an update.
+TEST(Clip, NoNormOfGradientsWhoseSumWasEnded) {
+  const Json config{{"model_type", "llama"},    {"vocab_size", 37},
+                    {"hidden_size", 20},        {"intermediate_size", 28},
+                    {"num_hidden_layers", 1},   {"num_attention_heads", 2},
+                    {"num_key_value_heads", 1}, {"head_dim", 10}};
+  auto model = models::create_model(config, {});
+  auto group = std::make_unique<LostGroup>();
+  LostGroup& shard = *group;
+  comm::Mesh mesh{comm::make_single_group(), std::move(group), comm::make_single_group()};
+  shard::UnitStore store(*model, mesh, {});
+  for (int u = 0; u < store.num_units(); ++u) {
+    store.open_gradients(u, true);
+    store.reduce(u, true);
+    store.wait_reduce(u);
+    store.home(u, 0).gradient.fill_(1);
+  }
+  EXPECT_GT(global_gradient_norm(store), 0);
+  shard.is_lost = true;
+  EXPECT_THROW(global_gradient_norm(store), CommError);
+  // Nor are weights that were to come from there what is stored.
+  int num_seen = 0;
+  EXPECT_THROW(store.with_stored(0, 0, [&](const at::Tensor&) { ++num_seen; }), CommError);
+  EXPECT_EQ(num_seen, 1);
+  shard.is_lost = false;
+  store.with_stored(0, 0, [&](const at::Tensor&) { ++num_seen; });
+  EXPECT_EQ(num_seen, 2);
 }
 
 TEST(AdamW, EveryTensorMovesAsUnderTorch) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "strata/comm/liveness.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
 #include "strata/train/datasets.h"
@@ -45,6 +46,7 @@ std::optional<EvalSums> evaluate_dataset(const data::TokenStore& dataset,
   const size_t num_sums = sums.size();
   sums.insert(sums.end(), tally.begin(), tally.end());
   sum_over_ranks(world, sums, batches);
+  comm::require_alive(mesh);  // what was summed may be of weights that never came
   EvalSums result;
   result.num_left_out = std::llround(sums[2]);
   result.num_empty = std::llround(sums[3]);

@@ -117,11 +117,10 @@ std::optional<std::string> recomputation_hint(const config::RunConfig& config, i
 }
 
 std::optional<std::string> recomputation_hint(const config::RunConfig& config, at::Device device,
-                                              int local_world_size, const PlanRequest& request) {
+                                              int num_sharers, const PlanRequest& request) {
   if (!device.is_cuda()) return std::nullopt;
   try {
-    return recomputation_hint(config, free_room(device, local_world_size),
-                              peak_with(request, device));
+    return recomputation_hint(config, free_room(device, num_sharers), peak_with(request, device));
   } catch (const std::exception&) {  // a run does not depend on its plan
     return std::nullopt;
   }

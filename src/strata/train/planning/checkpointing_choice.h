@@ -58,6 +58,6 @@ std::string choose_checkpointing(config::RunConfig& config, const comm::Mesh& me
 // GPU. None on a CPU, where others may want what is free, and where there is no plan. Not
 // collective.
 std::optional<std::string> recomputation_hint(const config::RunConfig& config, at::Device device,
-                                              int local_world_size, const PlanRequest& request);
+                                              int num_sharers, const PlanRequest& request);
 
 }  // namespace strata::train

@@ -11,7 +11,6 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
-#include "strata/train/setup/device.h"
 
 namespace strata::train {
 namespace {
@@ -19,21 +18,16 @@ namespace {
 // The rest is for what no plan sees: pieces of memory too small for what is asked for.
 constexpr double kPart = 0.9;
 
-int64_t free_on_gpu(at::Device device, int local_world_size) {
-  const int gpus = std::max(count_gpus(), 1);
-  const int sharing = std::max((local_world_size + gpus - 1) / gpus, 1);
-  return memory::device_memory(device).free / sharing;
-}
-
-int64_t free_on_host(int local_world_size) {
+int64_t free_on_host(int num_sharers) {
   const launch::MemoryFacts facts = launch::read_memory({});
   uint64_t bytes = facts.available_bytes;
   if (!facts.room_folder.empty()) bytes = std::min(bytes, facts.room_bytes);
-  return static_cast<int64_t>(bytes) / local_world_size;
+  return static_cast<int64_t>(bytes) / num_sharers;
 }
 
-int64_t free_bytes(at::Device device, int local_world_size) {
-  return device.is_cuda() ? free_on_gpu(device, local_world_size) : free_on_host(local_world_size);
+int64_t free_bytes(at::Device device, int num_sharers) {
+  return device.is_cuda() ? memory::device_memory(device).free / num_sharers
+                          : free_on_host(num_sharers);
 }
 
 // Of the rank that has least. Collective.
@@ -43,9 +37,9 @@ int64_t least_of(const comm::Mesh& mesh, double bytes) {
   return static_cast<int64_t>(-least.item<double>());
 }
 
-double room_of_rank(const config::RunConfig& config, at::Device device, int local_world_size) {
+double room_of_rank(const config::RunConfig& config, at::Device device, int num_sharers) {
   if (config.shard.memory_budget.empty()) {
-    return static_cast<double>(free_room(device, local_world_size));
+    return static_cast<double>(free_room(device, num_sharers));
   }
   const auto budget = static_cast<double>(parse_byte_size(config.shard.memory_budget));
   // Of a GPU plans count what lies in its context, not the context.
@@ -54,9 +48,9 @@ double room_of_rank(const config::RunConfig& config, at::Device device, int loca
 
 }  // namespace
 
-int64_t free_room(at::Device device, int local_world_size) {
+int64_t free_room(at::Device device, int num_sharers) {
   const auto room =
-      static_cast<int64_t>(kPart * static_cast<double>(free_bytes(device, local_world_size)));
+      static_cast<int64_t>(kPart * static_cast<double>(free_bytes(device, num_sharers)));
   return room + held_bytes(device);
 }
 
@@ -65,8 +59,8 @@ int64_t held_bytes(at::Device device) {
 }
 
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
-                    int local_world_size) {
-  return least_of(mesh, room_of_rank(config, device, local_world_size));
+                    int num_sharers) {
+  return least_of(mesh, room_of_rank(config, device, num_sharers));
 }
 
 int64_t needed_bytes(const RunPlan& plan, at::Device device) {
@@ -77,12 +71,11 @@ int64_t needed_bytes(const RunPlan& plan, at::Device device) {
 }
 
 std::optional<std::string> memory_warning(const comm::Mesh& mesh, at::Device device,
-                                          int local_world_size,
-                                          std::optional<int64_t> bytes_to_come) {
-  const int64_t found = least_of(mesh, static_cast<double>(free_bytes(device, local_world_size)));
+                                          int num_sharers, std::optional<int64_t> bytes_to_come) {
+  const int64_t found = least_of(mesh, static_cast<double>(free_bytes(device, num_sharers)));
   if (!bytes_to_come || *bytes_to_come <= found) return std::nullopt;
   const std::string sharing =
-      local_world_size == 1 ? "" : fmt::format(" for each of {} ranks", local_world_size);
+      num_sharers == 1 ? "" : fmt::format(" for each of {} ranks", num_sharers);
   return fmt::format(
       "warning: memory: found {} free{}, expected the {} that a rank will take by the plan; where "
       "memory runs out the system ends the run: lower per_device_train_batch_size or max_length, "

@@ -15,14 +15,14 @@ namespace strata::train {
 // What this process has by now of what a plan counts: of a GPU what libtorch took of it.
 int64_t held_bytes(at::Device device);
 
-// Nine tenths of what is free on this machine for one of its `local_world_size` ranks, in bytes,
-// and what the rank holds.
-int64_t free_room(at::Device device, int local_world_size);
+// Nine tenths of what is free on its GPU, or else on this machine, for one of the `num_sharers`
+// ranks that compute there, in bytes, and what the rank holds.
+int64_t free_room(at::Device device, int num_sharers);
 
 // Bytes, those of the rank that has least: memory_budget, else free_room().
 // Collective.
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
-                    int local_world_size);
+                    int num_sharers);
 
 // The peak of the plan with what the process, or a GPU's libraries, take beside tensors.
 int64_t needed_bytes(const RunPlan& plan, at::Device device);
@@ -31,7 +31,6 @@ int64_t needed_bytes(const RunPlan& plan, at::Device device);
 // elsewhere. `bytes_to_come`: beyond what it has by now; rank 0's counts for all, none: unknown.
 // Collective.
 std::optional<std::string> memory_warning(const comm::Mesh& mesh, at::Device device,
-                                          int local_world_size,
-                                          std::optional<int64_t> bytes_to_come);
+                                          int num_sharers, std::optional<int64_t> bytes_to_come);
 
 }  // namespace strata::train

@@ -6,10 +6,13 @@
 #include <ATen/DeviceAccelerator.h>
 
 #include "strata/base/error.h"
+#include "strata/launch/machine_report.h"
+#include "strata/launch/plan.h"
 #include "strata/libtorch/cuda_build.h"
 #include "strata/nn/experts/grouped_product.h"
 #include "strata/ops/attention/cudnn_attention_cuda.h"
 #include "strata/ops/matmul/matmul.h"
+#include "strata/train/setup/unusable_gpus.h"
 
 namespace strata::train {
 
@@ -18,9 +21,31 @@ int count_gpus() {
   return at::hasCUDA() ? at::accelerator::deviceCount() : 0;
 }
 
+namespace {
+
+// Where CUDA offers none: the machine may have some all the same.
+void require_no_unusable_gpus() {
+  if constexpr (kHasCuda) {
+    const launch::SystemRoots roots;
+    // Of what the variable of CUDA lists, nothing where it hides all; and of what is there.
+    const int num_listed = launch::inspect_machine({}).num_devices;
+    const int num_there = static_cast<int>(launch::read_accelerators(roots).size());
+    UnusableGpus gpus = answers_of_cuda();
+    gpus.num_present = num_listed > 0 ? num_there : 0;
+    gpus.driver = launch::read_driver(roots);
+    refuse_unusable(gpus);
+  }
+}
+
+}  // namespace
+
 at::Device device_of_rank(const config::RunConfig& config, int local_rank) {
-  const int gpus = config.launch.cpu ? 0 : count_gpus();
-  if (gpus == 0) return at::kCPU;
+  if (config.launch.cpu) return at::kCPU;
+  const int gpus = count_gpus();
+  if (gpus == 0) {
+    require_no_unusable_gpus();
+    return at::kCPU;
+  }
   return {at::kCUDA, static_cast<c10::DeviceIndex>(local_rank % gpus)};
 }
 

@@ -14,7 +14,8 @@ namespace strata::train {
 int count_gpus();
 
 // cuda:K for the rank's place K on its machine, the CPU with use_cpu or where there is no GPU.
-// Several ranks share a GPU when there are more ranks than GPUs.
+// Several ranks share a GPU when there are more ranks than GPUs. Throws ConfigError where the
+// machine has GPUs, none of them hidden by CUDA_VISIBLE_DEVICES, and CUDA can use none.
 at::Device device_of_rank(const config::RunConfig& config, int local_rank);
 
 // Makes the device the current one, and its arithmetic repeatable with full_determinism. Call once,
