@@ -90,8 +90,7 @@ def test_equals_peft(tmp_path, name, dtype):
         assert relative_error(found[weight], values) < limit, weight
 
 
-WIDER = {name: CASES[name] for name in ("plain", "biases", "branch_bias", "dora", "ia3", "gpt2_ia3", "gpt2_biases",
-                                        "dora_embedding", "vera")} | {
+WIDER = {name: CASES[name] for name in ("branch_bias", "ia3", "gpt2_ia3", "gpt2_biases")} | {
     "rows": ({}, dict(target_modules=["q_proj"], r=4, trainable_token_indices=[3, 5])),
     "ia3_biases": (dict(attention_bias=True), dict(peft_type="IA3", target_modules=["k_proj"], feedforward_modules=[]))}
 
