@@ -1,7 +1,11 @@
 # Oracle: the reference reads what was converted for it, and holds the same values, to the bit, as
 # what it wrote itself.
+import json
 import os
+import pathlib
+import pickle
 import shutil
+import sys
 
 import pytest
 import torch
@@ -85,6 +89,146 @@ def test_the_reference_reads_ours(inputs, saved_run, tmp_path):
     optimizer = torch.load(saved / "optimizer.bin", weights_only=True)
     assert_same_state(optimizer, state, 2)
     assert [g["weight_decay"] for g in optimizer["param_groups"]] == [0.1, 0]
+
+
+def in_run(name):
+    """PEFT's name of a trained tensor as a run of ours has it."""
+    name = name.replace(".default", "")
+    return name.removeprefix("base_model.model.").replace(".modules_to_save", "") if ".modules_to_save" in name else name
+
+
+def test_adapters_of_the_reference_and_back(inputs, tmp_path):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model, saved = inputs.model("plain"), tmp_path / "saved"
+    saved.mkdir()
+    run_fsdp2(model, saved, "--lora")
+    weights, optimizer = (torch.load(saved / f"{name}.bin", weights_only=True)
+                          for name in ("pytorch_model_fsdp", "optimizer"))
+    assert any(".lora_A.default." in name for name in weights) and any("modules_to_save" in n for n in weights)
+    sources = {"sharded": ["pytorch_model_fsdp_0", "optimizer_0"], "full": ["pytorch_model_fsdp.bin", "optimizer.bin"]}
+    for kind, names in sources.items():
+        (tmp_path / kind).mkdir()
+        for name in names:
+            (saved / name).rename(tmp_path / kind / name)
+        out = tmp_path / f"{kind}-strata"
+        said = strata("convert", tmp_path / kind, tmp_path / "no", "--to", "safetensors", code=2)
+        assert "expected adapter_config.json beside it" in said
+        shutil.copy(saved / "adapter" / "adapter_config.json", tmp_path / kind)
+        strata("convert", tmp_path / kind, out, "--to", "strata")
+        state, manifest = optimizer_of(out / "checkpoint-3")
+        assert state.keys() == {in_run(name) for name in weights} and manifest["num_updates"] == 3
+        for name, tensor in weights.items():
+            assert torch.equal(state[in_run(name)]["parameter"], tensor), name
+            for moment in ("exp_avg", "exp_avg_sq"):
+                assert torch.equal(state[in_run(name)][moment], optimizer["state"][name][moment]), name
+        # PEFT reads the adapter, and it is merged.
+        strata("convert", tmp_path / kind, tmp_path / f"{kind}-peft", "--to", "safetensors")
+        peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model), tmp_path / f"{kind}-peft")
+        live = peft.state_dict()
+        assert all(torch.equal(live[name], tensor) for name, tensor in weights.items())
+        strata("merge-adapter", tmp_path / kind, tmp_path / f"{kind}-merged")
+        merged = load_file(tmp_path / f"{kind}-merged" / "model.safetensors")
+        for name, tensor in peft.merge_and_unload().state_dict().items():
+            assert torch.allclose(merged[name], tensor, atol=1e-6), name
+    # It goes on here, and what was trained here goes on there.
+    run = run_strata(base_flags(model, inputs.data("messages"), tmp_path / "sharded-strata", max_steps=5, use_peft=True,
+                                lora_r=4, lora_alpha=8, lora_dropout=0.0, lora_target_modules=["q_proj", "v_proj"],
+                                lora_modules_to_save=["model.norm"], save_strategy="steps", save_steps=5,
+                                resume_from_checkpoint=True), 2)
+    assert [row["step"] for row in run.history] == [4, 5]
+    ours, _ = optimizer_of(run.folder / "checkpoint-5")
+    for kind in ("dcp", "bin"):
+        strata("convert", run.folder / "checkpoint-5", tmp_path / kind, "--to", kind)
+    written = torch.load(tmp_path / "bin" / "optimizer.bin", weights_only=True)
+    assert written["state"].keys() == optimizer["state"].keys()
+    assert ([sorted(group["params"]) for group in written["param_groups"]]
+            == [sorted(group["params"]) for group in optimizer["param_groups"]])
+    again = tmp_path / "again"
+    again.mkdir()
+    run_fsdp2(model, again, tmp_path / "dcp", "--lora")
+    weights, optimizer = (torch.load(again / f"{name}.bin", weights_only=True)
+                          for name in ("pytorch_model_fsdp", "optimizer"))
+    assert {in_run(name) for name in weights} == ours.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, ours[in_run(name)]["parameter"]), name
+    assert_same_state({"state": {in_run(n): s for n, s in optimizer["state"].items()}}, ours, 5)
+
+
+def test_a_folder_of_trainer_with_fsdp_keeps_its_optimizer(inputs, fsdp2, tmp_path):
+    folder = shutil.copytree(inputs.model("odd"), tmp_path / "checkpoint-7")
+    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 7}))
+    said = strata("convert", folder, tmp_path / "weights", "--to", "strata")
+    assert "weights only" in said and (tmp_path / "weights" / "checkpoint-7").is_dir()
+    optimizer = torch.load(fsdp2 / "optimizer.bin", weights_only=True)
+    shutil.copy(fsdp2 / "pytorch_model_fsdp.bin", folder / "pytorch_model.bin")
+    for name in ("pytorch_model_fsdp.bin", "optimizer.bin"):
+        shutil.copy(fsdp2 / name, folder / name)
+    said = strata("convert", folder, tmp_path / "out", "--to", "strata")
+    state, manifest = optimizer_of(tmp_path / "out" / "checkpoint-7")
+    assert "weights only" not in said and (manifest["step"], manifest["num_updates"]) == (7, 3)
+    assert_same_state(optimizer, state, 3)
+
+
+def test_numbered_states_of_accelerate_are_refused(inputs, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    folder = shutil.copytree(inputs.model("plain"), tmp_path / "state")
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.arange(9)[None]
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), folder / "optimizer.bin")
+    for weights in ("model.safetensors", "pytorch_model.bin"):
+        if weights.endswith(".bin"):
+            torch.save(model.state_dict(), folder / weights)
+            (folder / "model.safetensors").unlink()
+        for target in ("strata", "dcp"):
+            said = strata("convert", folder, tmp_path / "out", "--to", target, code=2)
+            assert "save_state()" in said and "--weights_only" in said and not (tmp_path / "out").exists()
+        strata("convert", folder, tmp_path / weights, "--to", "strata", "--weights_only")
+        strata("convert", folder, tmp_path / f"{weights}-model", "--to", "safetensors")
+
+
+def test_files_of_torch_with_an_index(inputs, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(inputs.model("plain"))
+    folder = shutil.copytree(inputs.model("plain"), tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    weights = model.state_dict()
+    files = {name: f"pytorch_model-0000{i % 2 + 1}-of-00002.bin" for i, name in enumerate(weights)}
+    for file in set(files.values()):
+        torch.save({n: t.clone() for n, t in weights.items() if files[n] == file}, folder / file)
+    index = folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    strata("convert", folder, tmp_path / "out", "--to", "safetensors")
+    found, expected = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (tmp_path / "out", folder))
+    assert found.keys() == expected.keys() and all(torch.equal(found[n], t) for n, t in expected.items())
+    name = next(iter(files))
+    for change, words in (({name: "../" + files[name]}, "the name of a file beside the index"),
+                          ({"no.weight": files[name]}, '"no.weight" in no file'),
+                          ({name: "pytorch_model-3.bin"}, "found no file pytorch_model-3.bin")):
+        index.write_text(json.dumps({"weight_map": files | change}))
+        assert words in strata("convert", folder, tmp_path / "no", "--to", "safetensors", code=1)
+
+
+def test_a_state_written_under_python_3_13(fsdp2, tmp_path, monkeypatch):
+    """Its paths are of the module pathlib._local; the rest of the metadata is the same."""
+    folder = tmp_path / "sharded"
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        shutil.copytree(fsdp2 / name, folder / name)
+        file = folder / name / ".metadata"
+        metadata = pickle.loads(file.read_bytes())
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, "pathlib._local", pathlib)
+            patch.setattr(pathlib.PosixPath, "__module__", "pathlib._local")
+            file.write_bytes(pickle.dumps(metadata))
+        assert b"pathlib._local" in file.read_bytes()
+    found, expected = inspect(folder, "--verify"), inspect(fsdp2, "--verify")
+    assert found["tensors"] == expected["tensors"] and found["num_updates"] == 3
 
 
 def test_torch_files_and_back(saved_run, tmp_path):

@@ -181,6 +181,48 @@ def test_an_earlier_result_is_told(inputs, tmp_path):
     assert words not in first.text and words in second.text
 
 
+def test_nothing_of_an_earlier_result_stays(inputs, tmp_path):
+    """Oracle: the same run into a new folder, and how AutoTokenizer writes its conversation."""
+    first, second = (shutil.copytree(inputs.model("plain"), tmp_path / name) for name in ("first", "second"))
+    (first / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.3, "eos_token_id": 2}')
+    (first / "additional_chat_templates").mkdir()
+    (first / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    (second / "generation_config.json").unlink(missing_ok=True)
+    own = json.loads((second / "tokenizer_config.json").read_text())
+    own["chat_template"] = (second / "chat_template.jinja").read_text()
+    (second / "tokenizer_config.json").write_text(json.dumps(own))
+    (second / "chat_template.jinja").unlink()
+    other = tmp_path / "other.jinja"
+    other.write_text("{% for m in messages %}{{ '[' + m['role'] + ']' + m['content'] }}{% endfor %}")
+
+    def run(model, output, **flags):
+        run_strata(base_flags(model, inputs.data("messages"), output, max_steps=1, **flags))
+
+    used, fresh = tmp_path / "used", tmp_path / "fresh"
+    run(first, used, chat_template_path=other)
+    names = {"chat_template.jinja", "generation_config.json", "additional_chat_templates/tool_use.jinja"}
+    assert names <= set(output_files(used))
+    (used / "vocab.txt").write_text("of an earlier tokenizer")
+    kept = ["notes.txt", "additional_chat_templates/notes.txt"]
+    for name in kept:
+        (used / name).write_text("mine")
+    run(second, used)
+    run(second, fresh)
+    assert output_files(used) == sorted(output_files(fresh) + kept)
+    chat = [{"role": "user", "content": "hi"}]
+    found, expected = (AutoTokenizer.from_pretrained(f).apply_chat_template(chat, tokenize=False) for f in (used, fresh))
+    assert found == expected != "[user]hi"
+    # Without files of others the folder of templates goes, too; what is no result of a run stays whole.
+    (used / kept[1]).unlink()
+    (used / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    run(second, used)
+    assert not (used / "additional_chat_templates").exists()
+    (used / "settings.json").unlink()
+    (used / "generation_config.json").write_text("{}")
+    run(second, used)
+    assert (used / "generation_config.json").read_text() == "{}"
+
+
 def test_every_file_of_a_full_result(inputs, tmp_path):
     run = train(inputs, tmp_path / "out", "plain")
     assert set(output_files(run.folder)) == TOKENIZER_FILES | {

@@ -1,6 +1,7 @@
 """Oracle: PEFT's merge_and_unload on the same base and adapter: every weight of the merged model."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -87,6 +88,78 @@ def test_equals_peft(tmp_path, name, dtype):
         # A sum that lies between two bf16 values may fall to either side.
         limit = 1e-6 if dtype == "float32" else 1e-3
         assert relative_error(found[weight], values) < limit, weight
+
+
+WIDER = {name: CASES[name] for name in ("branch_bias", "ia3", "gpt2_ia3", "gpt2_biases")} | {
+    "rows": ({}, dict(target_modules=["q_proj"], r=4, trainable_token_indices=[3, 5])),
+    "ia3_biases": (dict(attention_bias=True), dict(peft_type="IA3", target_modules=["k_proj"], feedforward_modules=[]))}
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_a_result_that_is_wider_than_its_base(tmp_path, name):
+    """Oracle: PEFT over the same base, loaded in float32."""
+    settings, lora = WIDER[name]
+    save_checkpoint(tmp_path, scale=0.08, **settings)
+    AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).save_pretrained(tmp_path)
+    model = attach(tmp_path, lora, torch.float32, seed=3)
+    randomise(model, 0.08)
+    model.save_pretrained(tmp_path / "adapter")
+    process = merge(tmp_path, "--dtype", "float32")
+    assert process.returncode == 0, process.stderr
+    found = load_file(tmp_path / "merged" / "model.safetensors")
+    expected = model.merge_and_unload().state_dict()
+    assert found.keys() <= expected.keys()
+    for weight, values in found.items():
+        assert values.dtype == torch.float32
+        assert relative_error(values, expected[weight]) < 1e-6, weight
+
+
+def test_an_adapter_beside_a_config_of_its_base(inputs, tmp_path):
+    """PEFT reads adapter_config.json, whatever lies beside it."""
+    model = make_adapter(tmp_path, CASES["plain"][1])
+    shutil.copy(tmp_path / "config.json", tmp_path / "adapter")
+    process = subprocess.run([BUILD / "strata", "merge-adapter", tmp_path / "adapter", tmp_path / "merged"],
+                             capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    found = load_file(tmp_path / "merged" / "model.safetensors")
+    for weight, values in model.merge_and_unload().state_dict().items():
+        assert relative_error(found[weight], values) < 1e-6, weight
+    base = inputs.model("plain")
+    first = run_strata(base_flags(base, inputs.data("messages"), tmp_path / "first", use_peft=True, max_steps=1))
+    shutil.copy(base / "config.json", first.folder)
+    # An empty pattern of layers is none.
+    config = json.loads((first.folder / "adapter_config.json").read_text())
+    (first.folder / "adapter_config.json").write_text(json.dumps(config | dict(layers_pattern="")))
+    run_strata(base_flags(base, inputs.data("messages"), tmp_path / "second", max_steps=1,
+                          adapter_name_or_path=first.folder))
+    strata("chat", "--model_name_or_path", first.folder, "--max_new_tokens", "2", input="hi\n")
+
+
+def test_a_base_that_is_named_on_the_hub(inputs, tmp_path, monkeypatch):
+    """Oracle: the same merge with the base's folder named."""
+    hub, commit = tmp_path / "hub", "0123456789abcdef0123456789abcdef01234567"
+    kept = hub / "models--org--tiny"
+    shutil.copytree(inputs.model("plain"), kept / "snapshots" / commit)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "v1").write_text(commit)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    run = run_strata(base_flags("org/tiny", inputs.data("messages"), tmp_path / "run", model_revision="v1", use_peft=True,
+                                init_lora_weights="pissa", max_steps=2, save_strategy="steps", save_steps=2))
+    strata("merge-adapter", run.folder, tmp_path / "expected", "--base_model", inputs.model("plain"))
+    expected = load_file(tmp_path / "expected" / "model.safetensors")
+    (kept / "refs" / "main").write_text(commit)
+    for i, words in enumerate(([run.folder], [run.folder / "checkpoint-2"])):
+        strata("merge-adapter", words[0], tmp_path / f"named-{i}")
+        strata("merge-adapter", words[0], tmp_path / f"given-{i}", "--base_model", "org/tiny")
+        for kind in ("named", "given"):
+            found = load_file(tmp_path / f"{kind}-{i}" / "model.safetensors")
+            assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+            assert (tmp_path / f"{kind}-{i}" / "tokenizer.json").exists()
+    strata("convert", run.folder, tmp_path / "lora", "--to", "lora")
+    shutil.rmtree(hub)
+    said = strata("merge-adapter", run.folder, tmp_path / "none", code=2)
+    assert 'found no folder of the base model that it names ("org/tiny")' in said
 
 
 @pytest.mark.parametrize("family", [{}, dict(family="gemma", head_dim=12)], ids=["llama", "gemma"])

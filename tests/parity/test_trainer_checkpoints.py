@@ -35,10 +35,7 @@ def train_reference(flags, folder):
         train_dataset=trl_reference.load_rows(datasets, data / "train.jsonl", folder / "cache"))
     trainer.remove_callback(transformers.PrinterCallback)
     trainer.train()
-    names = {id(p): n.replace(".default", "") for n, p in trainer.model.named_parameters()}
-    # What is saved whole has its own name here.
-    names = {k: n.removeprefix("base_model.model.").replace(".modules_to_save", "") if ".modules_to_save" in n else n
-             for k, n in names.items()}
+    names = {id(p): n for n, p in trainer.model.named_parameters()}
     optimizer = trainer.optimizer.optimizer
     return trainer.state.log_history, {names[id(p)]: s for p, s in optimizer.state.items()}
 

@@ -32,7 +32,18 @@ struct Record {
   std::vector<std::string> removed;
 };
 
-// Names of files in the folder itself and nothing else: the record may be anybody's.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos;
+}
+
+// A name in a folder below.
+bool is_name_below(const std::string& name) {
+  const size_t slash = name.find('/');
+  return slash != std::string::npos && is_plain_name(name.substr(0, slash)) &&
+         is_plain_name(name.substr(slash + 1));
+}
+
+// Names of files in the folder and those in it, and nothing else: the record may be anybody's.
 Record read_record(const fs::path& path) {
   Record record;
   const Json json = read_json_file(path);
@@ -45,14 +56,14 @@ Record read_record(const fs::path& path) {
         "remove its folder",
         path.string(), error.what());
   }
-  std::vector<std::string> names = record.removed;
-  if (!record.entry.empty()) names.push_back(record.entry);
-  for (const std::string& name : names) {
-    if (!name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos) {
-      continue;
-    }
+  const auto require = [&](bool is_name, const std::string& name) {
+    if (is_name) return;
     throw FormatError("{}: found the name \"{}\", expected a file of the folder; remove it",
                       path.string(), name);
+  };
+  require(record.entry.empty() || is_plain_name(record.entry), record.entry);
+  for (const std::string& name : record.removed) {
+    require(is_plain_name(name) || is_name_below(name), name);
   }
   return record;
 }
@@ -82,7 +93,10 @@ class Publication {
     }
     // Behind the entry nothing is left to do; what has such a name now is another file.
     for (const std::string& name : removed) {
-      if (has_entry || entry.empty()) require(files_.remove(folder_ / name), name);
+      if (!has_entry && !entry.empty()) continue;
+      require(files_.remove(folder_ / name), name);
+      const fs::path parent = (folder_ / name).parent_path();
+      if (fs::is_directory(parent)) changed.insert(parent);
     }
     for (const fs::path& path : changed) sync(path);
     if (has_entry) {

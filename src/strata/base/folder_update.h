@@ -32,7 +32,8 @@ class FolderUpdate {
   const std::filesystem::path& path() const { return temporary_; }
   // A small one of them; `name` may lead into a folder below.
   void write(const std::filesystem::path& name, std::string_view content);
-  // `entry`: a name among the files, or empty. `removed`: names in the folder that go.
+  // `entry`: a name among the files, or empty. `removed`: what goes, files and folders by their
+  // names, or "below/name" for what lies in a folder below.
   void commit(const std::string& entry, const std::vector<std::string>& removed = {});
 
  private:

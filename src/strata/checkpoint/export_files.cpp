@@ -1,12 +1,15 @@
 #include "strata/checkpoint/export_files.h"
 
 #include <algorithm>
+#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/page_advice.h"
 #include "strata/base/xxh3.h"
 #include "strata/hf/adapter_files.h"
+#include "strata/models/reward_head.h"
+#include "strata/text/vocabulary_files.h"
 
 namespace strata::checkpoint {
 namespace {
@@ -27,6 +30,13 @@ bool is_shard_name(const std::string& name) {
 bool is_model_file(const std::string& name) {
   return name == hf::kModelWeightsFile || name == hf::kModelIndexFile || is_shard_name(name);
 }
+
+// What readers take from beside the weights, whatever else tells them; the names under which
+// vocabularies lie are the tokenizer's business.
+constexpr const char* kCompanions[] = {
+    "generation_config.json",  models::kLabelsFile, "chat_template.jinja", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json",          "merges.txt"};
+constexpr const char* kTemplates = "additional_chat_templates";
 
 // What PEFT starts with zeros, so that an adapter begins as its base: B of a branch, A of an
 // embedding's, prefixes where they are asked to.
@@ -188,6 +198,35 @@ std::vector<std::string> ExportFiles::stale_weights() const {
   return stale;
 }
 
+// A tokenizer would take the template of an earlier run before that in its own settings.
+std::vector<std::string> ExportFiles::stale_companions() const {
+  std::vector<std::string> stale;
+  for (const char* of_run : {"settings.json", "trainer_state.json"}) {
+    if (!texts_.contains(of_run) || !fs::exists(folder_ / of_run)) return stale;
+  }
+  std::set<std::string> names{std::begin(kCompanions), std::end(kCompanions)};
+  for (std::string& name : text::vocabularies_in(folder_)) names.insert(std::move(name));
+  for (const std::string& name : names) {
+    if (!texts_.contains(name) && fs::is_regular_file(folder_ / name)) stale.push_back(name);
+  }
+  if (!fs::is_directory(folder_ / kTemplates)) return stale;
+  std::vector<std::string> templates;
+  bool holds_others = false;
+  for (const auto& found : fs::directory_iterator(folder_ / kTemplates)) {
+    const std::string name = fmt::format("{}/{}", kTemplates, found.path().filename().string());
+    const bool is_stale =
+        found.is_regular_file() && found.path().extension() == ".jinja" && !texts_.contains(name);
+    if (is_stale) templates.push_back(name);
+    holds_others |= !is_stale;
+  }
+  const auto is_below = [](const auto& text) {
+    return text.first.starts_with(std::string(kTemplates) + "/");
+  };
+  if (!holds_others && std::ranges::none_of(texts_, is_below)) templates = {kTemplates};
+  stale.insert(stale.end(), templates.begin(), templates.end());
+  return stale;
+}
+
 void ExportFiles::publish() {
   for (File& file : files_) file.writer->finish();
   ZeroCheck zeros(trained_);
@@ -203,7 +242,9 @@ void ExportFiles::publish() {
         "and save again",
         (folder_ / name).string());
   }
-  update_.commit(entry(), stale_weights());
+  std::vector<std::string> stale = stale_weights();
+  for (std::string& name : stale_companions()) stale.push_back(std::move(name));
+  update_.commit(entry(), stale);
 }
 
 }  // namespace strata::checkpoint

@@ -65,9 +65,10 @@ class ExportFiles {
   // The same in parts, one behind the other.
   void append(const std::string& name, std::span<const std::byte> data);
   // Completes the files, reads them back and puts them in place (base/folder_update.h); weights of
-  // an earlier model in the folder go. With the folder as it was: throws IoError when a file does
-  // not hold exactly the tensors, values and metadata that were written, FormatError when those are
-  // zeros that were never trained.
+  // an earlier model in the folder go, and so does what an earlier run's result has beside its
+  // weights and this one has not, such as a template. With the folder as it was: throws IoError
+  // when a file does not hold exactly the tensors, values and metadata that were written,
+  // FormatError when those are zeros that were never trained.
   void publish();
 
  private:
@@ -84,6 +85,9 @@ class ExportFiles {
   // The file without which no reader opens the others.
   std::string entry() const;
   std::vector<std::string> stale_weights() const;
+  // Files beside the weights of an earlier run's result; of a folder of templates all of it where
+  // nothing else is there.
+  std::vector<std::string> stale_companions() const;
 
   std::filesystem::path folder_;
   Trained trained_;

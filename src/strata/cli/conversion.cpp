@@ -10,7 +10,9 @@
 #include "strata/base/error.h"
 #include "strata/checkpoint/convert/convert.h"
 #include "strata/cli/standard_streams.h"
+#include "strata/cli/waiting_line.h"
 #include "strata/hf/formats/torch_types.h"
+#include "strata/hf/hub/model.h"
 
 namespace strata::cli {
 
@@ -39,12 +41,21 @@ uint64_t max_shard_size(const FileFlags& flags) {
 }
 
 fs::path base_of(const FileFlags& flags, const checkpoint::SavedState& adapter) {
-  const fs::path base = flags.get("base_model", checkpoint::base_model_of(adapter).string());
+  if (const std::string given = flags.get("base_model"); !given.empty()) {
+    return hf::locate_model(given, {}, shown_downloads());
+  }
+  std::string named;
+  for (const checkpoint::NamedBase& base : checkpoint::named_bases(adapter)) {
+    const fs::path folder = hf::locate_model(base.name, base.place, shown_downloads());
+    if (fs::exists(folder / "config.json")) return folder;
+    named = fmt::format(" (\"{}\")", base.name);
+  }
+  const fs::path base = checkpoint::base_model_of(adapter);
   if (!base.empty()) return base;
   throw ConfigError(
-      "{}: found no folder of the base model that it names, expected one; give "
+      "{}: found no folder of the base model that it names{}, expected one; give "
       "--base_model FOLDER",
-      flags.paths[0]);
+      flags.paths[0], named);
 }
 
 void give_back_freed_tensors() { ::mallopt(M_MMAP_THRESHOLD, 1 << 20); }

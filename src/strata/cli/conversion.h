@@ -20,8 +20,9 @@ std::optional<hf::DType> weight_type(const FileFlags& flags);
 // --max_shard_size in bytes, 50GB where it is not given. Throws ConfigError for what is no size.
 uint64_t max_shard_size(const FileFlags& flags);
 
-// --base_model, or the folder that `adapter`, the first of the paths, names. Throws ConfigError
-// where it names none.
+// --base_model, or the base that `adapter`, the first of the paths, names: a folder, or that of a
+// name on the Hub, downloaded where the network may be used. Throws ConfigError where it names
+// none.
 std::filesystem::path base_of(const FileFlags& flags, const checkpoint::SavedState& adapter);
 
 // Call before weights are read whole, one after another. Blocks of a tensor's size go back to the

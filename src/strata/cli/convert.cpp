@@ -47,7 +47,9 @@ constexpr const char* kUsage =
     "                                (Gemma 3, Mistral Small 3, LLaVA)\n"
     "\n"
     "flags:\n"
-    "  --base_model FOLDER           of lora: instead of the base that the adapter names\n"
+    "  --base_model FOLDER           of lora: instead of the base that the adapter names; a name "
+    "on\n"
+    "                                the Hub, too\n"
     "  --path_initial_model_for_weight_conversion FOLDER\n"
     "                                of lora: the adapter before its first step (pissa_niter_N)\n"
     "  --weights_only                leave the optimizer's state out\n"
@@ -186,6 +188,22 @@ int convert_to_codes(const FileFlags& flags, bool in_8bit) {
   return 0;
 }
 
+// Whose optimizer's states have numbers for names, which nothing in the folder explains.
+void refuse_numbered_states(const checkpoint::SavedState& state, const fs::path& folder) {
+  const bool has_numbers = std::ranges::any_of(state.tensors(), [](const auto& tensor) {
+    return !tensor.is_parameter() && std::ranges::all_of(tensor.weight, [](char letter) {
+      return letter >= '0' && letter <= '9';
+    });
+  });
+  const bool is_left_out = !state.has_optimizer() && fs::exists(folder / "optimizer.bin");
+  if (!has_numbers && !is_left_out) return;
+  throw ConfigError(
+      "{}: found optimizer.bin as accelerate's save_state() writes it, whose states have numbers, "
+      "expected names of weights (FSDP's) or the folder of transformers' Trainer; pass "
+      "--weights_only, or use --to safetensors",
+      folder.string());
+}
+
 int convert_to_format(const FileFlags& flags) {
   ConvertOptions options;
   options.target = target_of(flags.get("to"));
@@ -194,6 +212,9 @@ int convert_to_format(const FileFlags& flags) {
   options.weight_type = weight_type(flags);
   options.max_shard_size = max_shard_size(flags);
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  const bool wants_optimizer =
+      options.with_optimizer && options.target != ConvertTarget::kSafetensors;
+  if (wants_optimizer) refuse_numbered_states(*state, flags.paths[0]);
   // What the run would have left; the other targets are there to go on from and keep the masters.
   const bool is_result = options.target == ConvertTarget::kSafetensors;
   if (is_result && !options.weight_type) options.weight_type = checkpoint::result_type_of(*state);

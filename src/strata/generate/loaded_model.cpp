@@ -15,6 +15,7 @@
 #include "strata/generate/same_tokenizer.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/folder_contents.h"
 #include "strata/hf/hub/model.h"
 #include "strata/libtorch/cpu_arithmetic.h"
 #include "strata/libtorch/host_copies.h"
@@ -30,10 +31,6 @@ namespace strata::generate {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_adapter_folder(const fs::path& folder) {
-  return !fs::exists(folder / "config.json") && fs::exists(folder / hf::kAdapterConfigFile);
-}
 
 void require_folder(const char* setting, const fs::path& folder) {
   if (fs::is_directory(folder)) {
@@ -180,7 +177,7 @@ ModelPaths find_model(const LoadOptions& options) {
   if (!options.adapter.empty()) require_adapter(options.adapter);
   if (model.empty()) return {base_of(options, options.adapter), options.adapter};
   require_folder("model_name_or_path", model);
-  if (!is_adapter_folder(model)) return {model, options.adapter};
+  if (!hf::is_adapter_folder(model)) return {model, options.adapter};
   if (!options.adapter.empty()) {
     throw ConfigError(
         "model_name_or_path: found an adapter in {}, expected a base model beside "

@@ -108,6 +108,7 @@ bool read_variant(const std::string& key, const AdapterField& field, AdapterConf
   } else if (key == "layers_pattern") {
     config.layers_pattern =
         field.value().is_string() ? std::vector{field.value().get<std::string>()} : field.names();
+    if (field.value() == "") config.layers_pattern.clear();  // PEFT's default names
   } else if (key == "rank_pattern") {
     config.rank_pattern = field.patterns<int64_t>();
   } else if (key == "alpha_pattern") {

@@ -9,6 +9,7 @@
 #include "strata/base/folder_update.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/folder_contents.h"
 #include "strata/hf/weight_names.h"
 
 namespace strata::hf {
@@ -16,33 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the index says: tensor name -> file name. Only plain names: a path could lead elsewhere.
-std::map<std::string, std::string> read_weight_map(const fs::path& index) {
-  const Json json = read_json_file(index);
-  const auto found = json.is_object() ? json.find("weight_map") : json.end();
-  if (!json.is_object() || found == json.end() || !found->is_object() || found->empty()) {
-    throw FormatError(
-        "{}: found no weight_map, expected an object of tensor and file names; fetch the "
-        "file again",
-        index.string());
-  }
-  std::map<std::string, std::string> weight_map;
-  for (const auto& [tensor, file] : found->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : "";
-    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
-      throw FormatError(
-          "{}: tensor {}: found the file {}, expected the name of a file beside the "
-          "index; correct the index",
-          index.string(), quote_json(tensor), dump_python(file, -1));
-    }
-    weight_map.emplace(tensor, name);
-  }
-  return weight_map;
-}
-
 [[noreturn]] void throw_no_weights(const fs::path& folder) {
-  for (const char* other :
-       {"pytorch_model.bin", "pytorch_model.bin.index.json", "adapter_model.bin"}) {
+  for (const char* other : {"pytorch_model.bin", kTorchIndexFile, "adapter_model.bin"}) {
     if (!fs::exists(folder / other)) continue;
     throw IoError(
         "{}: found {}, expected safetensors files; run strata convert {} OUT --to safetensors and "
@@ -70,7 +46,7 @@ ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
                   fs::exists(path) ? "a file" : "nothing");
   }
   require_whole_folder(path);
-  is_adapter_ = !fs::exists(path / "config.json") && fs::exists(path / kAdapterConfigFile);
+  is_adapter_ = is_adapter_folder(path);
   const fs::path config = path / (is_adapter_ ? kAdapterConfigFile : "config.json");
   config_ = read_json_file(config);
   if (!config_.is_object()) {
@@ -92,15 +68,7 @@ ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
 
 void ModelFolder::open_indexed(const fs::path& index) {
   const std::map<std::string, std::string> weight_map = read_weight_map(index);
-  std::set<std::string> shards;
-  for (const auto& [tensor, file] : weight_map) {
-    if (!shards.insert(file).second) continue;
-    if (!fs::exists(path_ / file)) {
-      throw IoError("{}: found no file {}, expected it for tensor {}; fetch the missing file",
-                    index.string(), file, quote_json(tensor));
-    }
-  }
-  for (const std::string& file : shards) add_file(path_ / file);
+  for (const std::string& file : indexed_files(index, weight_map)) add_file(path_ / file);
   for (const auto& [tensor, file] : weight_map) {
     const TensorInfo* info = find(name_in_model(config_, tensor));
     if (info == nullptr || file_of(*info).path().filename() != file) {

@@ -113,8 +113,11 @@ TEST(FolderUpdate, ANewFolderIsMadeAndAForeignRecordIsRefused) {
   first.commit("");
   EXPECT_EQ(read_file(folder / "new/one/a"), "1");
   folder.put("victim", "kept");
-  for (const char* record : {R"({"entry": "", "removed": ["../victim"]})",
-                             R"({"entry": "..", "removed": []})", R"({"entry": 1})", "[]", "{"}) {
+  for (const char* record :
+       {R"({"entry": "", "removed": ["../victim"]})",
+        R"({"entry": "", "removed": ["a/../victim"]})", R"({"entry": "", "removed": ["a/.."]})",
+        R"({"entry": "a/b", "removed": []})", R"({"entry": "..", "removed": []})",
+        R"({"entry": 1})", "[]", "{"}) {
     folder.put("other/.update.ready/update.json", record);
     EXPECT_NE(message_of<FormatError>([&] { finish_folder_update(folder / "other"); }), "")
         << record;

@@ -23,18 +23,43 @@ namespace strata::checkpoint {
 
 namespace fs = std::filesystem;
 
+std::vector<NamedBase> named_bases(const SavedState& state) {
+  std::vector<NamedBase> bases;
+  const auto add = [&](const std::string& name, const std::string& revision) {
+    if (name.empty() || name == "none") return;
+    NamedBase base{.name = name, .place = {}};
+    if (const std::string cache = setting_of(state, "cache_dir"); cache != "none") {
+      base.place.cache = cache;
+    }
+    if (!revision.empty() && revision != "none") base.place.revision = revision;
+    bases.push_back(std::move(base));
+  };
+  add(setting_of(state, "model_name_or_path"), setting_of(state, "model_revision"));
+  const Json& adapter = state.facts().adapter_config;
+  const auto text = [&](const char* key) {
+    const auto found = adapter.is_object() ? adapter.find(key) : adapter.end();
+    const bool is_text = adapter.is_object() && found != adapter.end() && found->is_string();
+    return is_text ? found->get<std::string>() : "";
+  };
+  add(text("base_model_name_or_path"), text("revision"));
+  return bases;
+}
+
+// Its folder, which may not be there; never asks the network.
+static fs::path folder_here(const NamedBase& base) {
+  const hf::HubRequest request{
+      .name = base.name, .revision = base.place.revision, .cache = base.place.cache};
+  const bool is_on_hub =
+      !fs::exists(base.name) && hf::is_hub_name(base.name) && hf::is_hub_revision(request.revision);
+  return is_on_hub && hf::has_snapshot(request) ? hf::find_snapshot(request) : fs::path(base.name);
+}
+
 fs::path base_model_of(const SavedState& state) {
   std::vector<fs::path> known;
   const fs::path& path = state.path();
-  known.push_back(fs::is_directory(path) ? path : path.parent_path());
-  if (const std::string named = setting_of(state, "model_name_or_path"); !named.empty()) {
-    known.emplace_back(named);
-  }
-  const Json& adapter = state.facts().adapter_config;
-  if (adapter.is_object() && adapter.contains("base_model_name_or_path") &&
-      adapter["base_model_name_or_path"].is_string()) {
-    known.emplace_back(adapter["base_model_name_or_path"].get<std::string>());
-  }
+  // A config.json beside an adapter is that of a base without its weights.
+  if (!state.is_adapter()) known.push_back(fs::is_directory(path) ? path : path.parent_path());
+  for (const NamedBase& base : named_bases(state)) known.push_back(folder_here(base));
   for (const fs::path& folder : known) {
     if (!folder.empty() && fs::exists(folder / "config.json")) return folder;
   }
@@ -43,14 +68,10 @@ fs::path base_model_of(const SavedState& state) {
 
 // The type that config.json of the run's base names; empty where the base is not here.
 static std::string base_dtype(const SavedState& state) {
-  fs::path folder = setting_of(state, "model_name_or_path");
-  hf::HubRequest request{.name = folder.string(), .cache = setting_of(state, "cache_dir")};
-  const std::string revision = setting_of(state, "model_revision");
-  if (!revision.empty()) request.revision = revision;
-  const bool is_cached = !fs::is_directory(folder) && hf::is_hub_name(request.name);
-  if (is_cached && hf::has_snapshot(request)) folder = hf::find_snapshot(request);
-  const bool is_there = fs::is_regular_file(folder / "config.json");
-  return is_there ? shard::named_type(read_json_file(folder / "config.json")) : "";
+  const std::vector<NamedBase> bases = named_bases(state);
+  if (bases.empty() || bases[0].name != setting_of(state, "model_name_or_path")) return "";
+  const fs::path config = folder_here(bases[0]) / "config.json";
+  return fs::is_regular_file(config) ? shard::named_type(read_json_file(config)) : "";
 }
 
 std::optional<hf::DType> result_type_of(const SavedState& state) {

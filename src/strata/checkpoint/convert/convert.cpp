@@ -9,6 +9,7 @@
 #include "strata/base/file.h"
 #include "strata/checkpoint/block_sums.h"
 #include "strata/checkpoint/convert/param_groups.h"
+#include "strata/checkpoint/convert/peft_names.h"
 #include "strata/checkpoint/convert/torch_export.h"
 #include "strata/checkpoint/convert/weight_reader.h"
 #include "strata/checkpoint/export.h"
@@ -39,28 +40,6 @@ std::vector<size_t> places(const SavedState& state, bool parameters) {
     if (tensor.is_parameter() == parameters && !is_inner(tensor)) found.push_back(i);
   }
   return found;
-}
-
-// Whether the layer has a branch in this state, so that PEFT's layer around it holds its bias.
-bool is_wrapped(const SavedState& state, const std::string& layer) {
-  const std::string path = hf::kAdapterKeyPrefix + layer;
-  return std::ranges::any_of(state.tensors(), [&](const SavedTensor& tensor) {
-    if (!tensor.weight.starts_with(path)) return false;
-    const std::string_view rest = std::string_view(tensor.weight).substr(path.size());
-    return rest.starts_with(".lora_") || rest.starts_with(".vera_lambda_");
-  });
-}
-
-// An adapter's weights have PEFT's prefix in its file, modules_to_save too.
-std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
-  if (tensor.weight.ends_with(hf::kPromptKey)) return hf::kPromptKey;
-  if (!state.is_adapter() || tensor.weight.starts_with(hf::kAdapterKeyPrefix)) return tensor.weight;
-  constexpr std::string_view kBias = ".bias";
-  if (tensor.weight.ends_with(kBias)) {
-    const std::string layer = tensor.weight.substr(0, tensor.weight.size() - kBias.size());
-    if (is_wrapped(state, layer)) return hf::kAdapterKeyPrefix + layer + ".base_layer.bias";
-  }
-  return hf::kAdapterKeyPrefix + tensor.weight;
 }
 
 std::vector<NamedPlace> named_weights(const SavedState& state) {
@@ -166,14 +145,14 @@ void write_dcp_optimizer(SavedState& state, const fs::path& out, WeightReader& r
   std::string last;
   for (size_t i : places_by_weight(state)) {
     const SavedTensor& tensor = state.tensors()[i];
+    const std::string name = name_in_optimizer(state, tensor.weight);
     if (tensor.weight != last) {
-      writer.add_tensor({{"optimizer", "state", tensor.weight, "step"}, hf::DType::kF32, {}},
+      writer.add_tensor({{"optimizer", "state", name, "step"}, hf::DType::kF32, {}},
                         std::as_bytes(std::span(&updates, 1)));
     }
     last = tensor.weight;
-    writer.add_tensor(
-        {{"optimizer", "state", tensor.weight, tensor.kind}, tensor.dtype, tensor.shape},
-        reader.read(i));
+    writer.add_tensor({{"optimizer", "state", name, tensor.kind}, tensor.dtype, tensor.shape},
+                      reader.read(i));
   }
   writer.finish();
 }
@@ -280,7 +259,8 @@ void compare(SavedState& state, const WeightReader& reader, const fs::path& writ
   for (const auto& [index, expected] : reader.checksums()) {
     const SavedTensor& tensor = state.tensors()[index];
     const bool has_prefix = tensor.is_parameter() && !is_strata;
-    const std::string name = has_prefix ? name_in_file(state, tensor) : tensor.weight;
+    std::string name = has_prefix ? name_in_file(state, tensor) : tensor.weight;
+    if (!is_strata && state.is_adapter()) name = name_in_run(name);
     const auto place = places.find({tensor.kind, hf::name_in_model(config, name)});
     if (place != places.end()) {
       const SavedTensor& found = saved->tensors()[place->second];
@@ -319,6 +299,9 @@ std::vector<std::string> notes_on_what_is_left_out(const SavedState& state,
   const bool holds_weights_only = options.target == ConvertTarget::kSafetensors;
   if (state.has_optimizer() && holds_weights_only && options.with_optimizer) {
     notes.emplace_back("the optimizer's state is left out: this format has no place for it");
+  }
+  if (options.target == ConvertTarget::kStrata && !state.has_optimizer()) {
+    notes.emplace_back("weights only: the checkpoint cannot be resumed");
   }
   if (state.is_adapter() && options.keeps_base_mark && !state.facts().base_fingerprint.empty() &&
       options.target == ConvertTarget::kTorch) {

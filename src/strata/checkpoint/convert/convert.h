@@ -9,6 +9,7 @@
 
 #include "strata/checkpoint/convert/saved_state.h"
 #include "strata/checkpoint/sharded.h"
+#include "strata/hf/hub/model.h"
 
 namespace strata::checkpoint {
 
@@ -42,8 +43,15 @@ std::vector<std::string> convert(SavedState& state, const std::filesystem::path&
 // how a checkpoint of ours holds the weights.
 std::optional<hf::DType> result_type_of(const SavedState& state);
 
-// The folder of the model that the state's run started from, with config.json; empty when it is not
-// known or not there.
+// What the state's run and its adapter call their base: a folder, or a name on the Hub.
+struct NamedBase {
+  std::string name;
+  hf::HubPlace place;
+};
+std::vector<NamedBase> named_bases(const SavedState& state);
+
+// The folder of the model that the state's run started from, with config.json, in the Hub's cache,
+// too; empty when it is not known or not there.
 std::filesystem::path base_model_of(const SavedState& state);
 
 // The labels of the weights' head for whole texts (models/reward_head.h); 0: they have none.

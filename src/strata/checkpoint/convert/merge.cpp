@@ -21,11 +21,11 @@
 #include "strata/checkpoint/convert/convert.h"
 #include "strata/checkpoint/convert/param_groups.h"
 #include "strata/checkpoint/convert/saved_values.h"
+#include "strata/checkpoint/convert/vera_projection.h"
 #include "strata/checkpoint/element_type.h"
 #include "strata/checkpoint/export_files.h"
 #include "strata/checkpoint/finite_values.h"
 #include "strata/hf/adapter_files.h"
-#include "strata/hf/formats/torch_types.h"
 #include "strata/hf/weight_names.h"
 #include "strata/models/registry.h"
 #include "strata/models/reward_head.h"
@@ -82,7 +82,7 @@ class Merger {
           "merged into those; name the model that was quantised with --base_model",
           adapter.path().string(), settings_.init);
     }
-    load_projection();
+    projection_ = projection_of(base, adapter, parts_, settings_);
     const std::string base_note = require_base(
         adapter.path().string(), adapter.facts().base_fingerprint, base.path().string(),
         base.facts().base_fingerprint, adapters::changes_base(settings_));
@@ -180,40 +180,6 @@ class Merger {
     }
   }
 
-  // VeRA's matrices: those of the file, else drawn again.
-  void load_projection() {
-    const SharedProjection& stored = parts_.projection();
-    if (stored.rank == 0) return;
-    if (!stored.a || !stored.b) {
-      draw_projection(stored);
-      return;
-    }
-    projection_.a = read_tensor(adapter_, *stored.a).to(at::kFloat);
-    projection_.b = read_tensor(adapter_, *stored.b).to(at::kFloat);
-    if (projection_.a.dim() != 2 || projection_.b.dim() != 2 ||
-        projection_.a.size(0) != stored.rank || projection_.b.size(1) != stored.rank ||
-        projection_.a.size(1) < stored.most_in || projection_.b.size(0) < stored.most_out) {
-      parts_.refuse({"matrices of another size for \"base_model.vera_A\""});
-    }
-  }
-
-  void draw_projection(const SharedProjection& needed) {
-    projection_ = adapters::draw_projection(settings_.projection_prng_key, needed.rank,
-                                            needed.most_in, needed.most_out);
-    // Rounded with the frozen weights: to the type that the run gave them, else to that of the
-    // file; not beside codes.
-    for (const char* codes : {"load_in_4bit", "load_in_8bit"}) {
-      if (setting_of(adapter_, codes) == "true") return;
-    }
-    const std::optional<hf::DType> given = hf::dtype_of_torch_dtype(setting_of(adapter_, "dtype"));
-    for (const auto& [weight, parts] : parts_.by_weight()) {
-      if (!parts.lambda_b) continue;
-      const SavedTensor& tensor = base_.tensors()[parts_.source_in_base(weight)];
-      if (tensor.is_decoded) continue;
-      adapters::round_projection(projection_, memory_type_of(given.value_or(tensor.dtype)));
-    }
-  }
-
   at::Tensor merged(const std::string& name) {
     at::Tensor value = merged_unchecked(name);
     if (is_finite(value)) return value;
@@ -233,11 +199,11 @@ class Merger {
     if (parts.bias_of_b) {
       const at::Tensor bias = read_tensor(adapter_, *parts.bias_of_b).to(at::kFloat);
       const double scale = scale_of(name, parts_.shape_of(*parts.a)[0]);
-      value = value.to(at::kFloat).add(bias, scale).to(value.scalar_type());
+      value = value.to(at::kFloat).add(bias, scale).to(type_of_result(value));
     }
     if (parts.factors && parts_.shape_of(*parts.factors)[1] == 1) {
       const at::Tensor factors = read_tensor(adapter_, *parts.factors).to(at::kFloat);
-      value = (value * factors.view({-1})).to(value.scalar_type());
+      value = (value * factors.view({-1})).to(type_of_result(value));
     }
   }
 
@@ -274,12 +240,13 @@ class Merger {
   at::Tensor with_parts(const std::string& name, at::Tensor weight, const Parts& parts) {
     if (parts.factors) {
       const at::Tensor factors = read_tensor(adapter_, *parts.factors).to(at::kFloat);
-      return (weight * factors).to(weight.scalar_type());
+      return (weight * factors).to(type_of_result(weight));
     }
     if (parts.rows) {
-      const at::Tensor rows = read_tensor(adapter_, *parts.rows);
-      return weight.index_copy(0, at::tensor(settings_.trainable_tokens, at::kLong),
-                               rows.to(weight.scalar_type()));
+      const at::ScalarType type = type_of_result(weight);
+      const at::Tensor rows = read_tensor(adapter_, *parts.rows).to(type);
+      const at::Tensor places = at::tensor(settings_.trainable_tokens, at::kLong);
+      return weight.to(type).index_copy(0, places, rows);
     }
     if (parts.columns) return with_columns(name, weight, parts);
     if (parts.lambda_b) return with_vectors(weight, parts);
@@ -370,10 +337,14 @@ class Merger {
     return result;
   }
 
+  // What is computed is rounded to once.
+  at::ScalarType type_of_result(const at::Tensor& weight) const {
+    return options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
+  }
+
   // Where a sum in the type of the result goes.
   at::Tensor result_for(const at::Tensor& weight) const {
-    const at::ScalarType type =
-        options_.weight_type ? memory_type_of(*options_.weight_type) : weight.scalar_type();
+    const at::ScalarType type = type_of_result(weight);
     return type == weight.scalar_type() ? weight : at::empty_like(weight, type);
   }
 

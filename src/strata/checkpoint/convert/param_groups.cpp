@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "strata/base/error.h"
+#include "strata/checkpoint/convert/peft_names.h"
 #include "strata/checkpoint/setting_text.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/weight_names.h"
@@ -26,7 +27,7 @@ hf::PyValue group_of(const SavedState& state, double weight_decay, bool decays) 
   for (const SavedTensor& tensor : state.tensors()) {
     if (!tensor.is_parameter() || tensor.is_frozen || hf::is_buffer(tensor.weight)) continue;
     if (optim::is_decayed(tensor.weight) != decays) continue;
-    weights.items.push_back({tensor.weight});
+    weights.items.push_back({name_in_optimizer(state, tensor.weight)});
   }
   const double betas[] = {number_or(setting_of(state, "adam_beta1"), 0.9),
                           number_or(setting_of(state, "adam_beta2"), 0.999)};
@@ -172,8 +173,8 @@ std::string adapter_config_text(const SavedState& state) {
   const std::string rank = setting_of(state, "lora_r");
   if (rank.empty()) {
     throw ConfigError(
-        "{}: found an adapter without the settings of its run, expected settings.json or "
-        "adapter_config.json beside it; put one there",
+        "{}: found an adapter without the settings of its run, expected "
+        "adapter_config.json beside it; put it there",
         state.path().string());
   }
   hf::AdapterConfig config;

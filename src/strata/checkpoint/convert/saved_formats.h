@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "strata/checkpoint/convert/saved_state.h"
@@ -19,5 +20,9 @@ std::unique_ptr<SavedState> open_torch_files(const std::filesystem::path& path,
                                              const std::vector<std::filesystem::path>& parts);
 // Weights beside optimizer.pt, as transformers' Trainer saves them.
 std::unique_ptr<SavedState> open_trainer_folder(const std::filesystem::path& folder);
+
+// The step of a run of transformers' Trainer or of ours beside the weights; nothing where the
+// folder does not say. FormatError for what is no count.
+std::optional<int64_t> trainer_step(const std::filesystem::path& folder);
 
 }  // namespace strata::checkpoint

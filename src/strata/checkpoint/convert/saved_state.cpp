@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <set>
 
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
@@ -11,6 +13,7 @@
 #include "strata/checkpoint/state_pieces.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
+#include "strata/hf/folder_contents.h"
 #include "strata/hf/formats/dcp.h"
 
 namespace strata::checkpoint {
@@ -41,6 +44,39 @@ std::string checkpoints_in(const fs::path& folder) {
   return fmt::format("; its newest checkpoint is {}", found.back().string());
 }
 
+constexpr const char* kFsdpWeights = "pytorch_model_fsdp.bin";
+constexpr const char* kOptimizer = "optimizer.bin";
+
+// Files of torch.save beside each other; null: there are none.
+std::unique_ptr<SavedState> open_torch_folder(const fs::path& path) {
+  std::vector<fs::path> parts;
+  std::map<std::string, std::string> weight_map;
+  for (const char* name : {kFsdpWeights, "pytorch_model.bin", "adapter_model.bin"}) {
+    if (parts.empty() && fs::exists(path / name)) parts.push_back(path / name);
+  }
+  if (const fs::path index = path / hf::kTorchIndexFile; parts.empty() && fs::exists(index)) {
+    weight_map = hf::read_weight_map(index);
+    for (const std::string& file : hf::indexed_files(index, weight_map)) {
+      parts.push_back(path / file);
+    }
+  }
+  for (const char* name : {kOptimizer, "optimizer.pt"}) {
+    if (fs::exists(path / name)) parts.push_back(path / name);
+  }
+  if (parts.empty()) return nullptr;
+  std::unique_ptr<SavedState> state = open_torch_files(path, parts);
+  std::set<std::string> found;
+  for (const SavedTensor& tensor : state->tensors()) found.insert(tensor.weight);
+  for (const auto& [tensor, file] : weight_map) {
+    if (found.contains(tensor)) continue;
+    throw FormatError(
+        "{}: found tensor {} in no file, expected it in {}; index and files are not from one save, "
+        "fetch them again",
+        (path / hf::kTorchIndexFile).string(), quote_json(tensor), file);
+  }
+  return state;
+}
+
 std::unique_ptr<SavedState> open_folder(const fs::path& path) {
   if (fs::exists(path / "manifest.json")) return open_strata(path);
   if (hf::is_dcp_folder(path)) return open_dcp(path, {path});
@@ -49,15 +85,15 @@ std::unique_ptr<SavedState> open_folder(const fs::path& path) {
     if (hf::is_dcp_folder(path / name)) parts.push_back(path / name);
   }
   if (!parts.empty()) return open_dcp(path, parts);
+  // FSDP's FULL_STATE_DICT of transformers' Trainer: the optimizer's names are those of this file.
+  if (fs::exists(path / kFsdpWeights) && fs::exists(path / kOptimizer)) {
+    return open_torch_files(path, {path / kFsdpWeights, path / kOptimizer});
+  }
   for (const char* name : {hf::kModelWeightsFile, hf::kModelIndexFile, hf::kAdapterWeightsFile}) {
     if (!fs::exists(path / name)) continue;
     return fs::exists(path / "optimizer.pt") ? open_trainer_folder(path) : open_model_folder(path);
   }
-  for (const char* name : {"pytorch_model_fsdp.bin", "pytorch_model.bin", "adapter_model.bin",
-                           "optimizer.bin", "optimizer.pt"}) {
-    if (fs::exists(path / name)) parts.push_back(path / name);
-  }
-  if (!parts.empty()) return open_torch_files(path, parts);
+  if (auto state = open_torch_folder(path)) return state;
   throw FormatError(
       "{}: found nothing that can be read, expected a checkpoint, a model or adapter in "
       "safetensors, "

@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/convert/param_groups.h"
+#include "strata/checkpoint/convert/peft_names.h"
 #include "strata/hf/formats/torch_file.h"
 #include "strata/ops/quant/codebook.h"
 
@@ -124,7 +125,8 @@ void write_torch_optimizer(const SavedState& state, const std::vector<size_t>& o
   hf::PyItems states;
   for (const auto& [weight, tensors] : by_weight) {
     states.emplace_back(
-        weight, hf::PyValue{WeightState(in_8bit, specs, sources).items(state, tensors, updates)});
+        name_in_optimizer(state, weight),
+        hf::PyValue{WeightState(in_8bit, specs, sources).items(state, tensors, updates)});
   }
   const hf::PyValue root{
       hf::PyItems{{"state", {std::move(states)}}, {"param_groups", param_groups(state)}}};

@@ -6,6 +6,7 @@
 #include "strata/adapters/adapter_options.h"
 #include "strata/adapters/lora.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/convert/convert.h"
 #include "strata/checkpoint/convert/saved_formats.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
@@ -43,7 +44,7 @@ class TrainerFolderState final : public SavedState {
     facts_.format = weights_->is_adapter() ? "checkpoint of transformers' Trainer, a PEFT adapter"
                                            : "checkpoint of transformers' Trainer";
     facts_.num_updates = optimizer_->facts().num_updates;
-    facts_.step = global_step().value_or(facts_.num_updates.value_or(0));
+    facts_.step = trainer_step(folder).value_or(facts_.num_updates.value_or(0));
     const std::vector<TrainedWeight> trained = trained_weights();
     add_weights(trained);
     add_optimizer(trained);
@@ -56,18 +57,6 @@ class TrainerFolderState final : public SavedState {
   std::string verify() override { return optimizer_->verify() + " of optimizer.pt"; }
 
  private:
-  std::optional<int64_t> global_step() const {
-    const fs::path file = path_ / "trainer_state.json";
-    if (!fs::is_regular_file(file)) return std::nullopt;
-    const Json state = read_json_file(file);
-    if (!state.is_object() || !state.contains("global_step")) return std::nullopt;
-    const Json& step = state["global_step"];
-    if (!step.is_number_unsigned()) {
-      throw FormatError("{}: found a global_step that is no count, expected one", file.string());
-    }
-    return step.get<int64_t>();
-  }
-
   // In the order of the model's named_parameters(), which decides the numbers.
   std::vector<TrainedWeight> trained_weights() const {
     if (!weights_->is_adapter()) {
@@ -79,8 +68,8 @@ class TrainerFolderState final : public SavedState {
       return trained;
     }
     const hf::AdapterConfig config = hf::read_adapter_config(path_);
-    const fs::path base = config.base_model_name_or_path;
-    if (!fs::is_regular_file(base / "config.json")) {
+    const fs::path base = base_model_of(*weights_);
+    if (base.empty()) {
       throw FormatError(
           "{}: found no config.json of the base model that it names (\"{}\"), expected it to name "
           "the states of optimizer.pt; put the right folder into base_model_name_or_path",
@@ -169,6 +158,18 @@ class TrainerFolderState final : public SavedState {
 };
 
 }  // namespace
+
+std::optional<int64_t> trainer_step(const fs::path& folder) {
+  const fs::path file = folder / "trainer_state.json";
+  if (!fs::is_regular_file(file)) return std::nullopt;
+  const Json state = read_json_file(file);
+  if (!state.is_object() || !state.contains("global_step")) return std::nullopt;
+  const Json& step = state["global_step"];
+  if (!step.is_number_unsigned()) {
+    throw FormatError("{}: found a global_step that is no count, expected one", file.string());
+  }
+  return step.get<int64_t>();
+}
 
 std::unique_ptr<SavedState> open_trainer_folder(const fs::path& folder) {
   return std::make_unique<TrainerFolderState>(folder);

@@ -17,9 +17,15 @@ constexpr size_t kMaxNameBytes = 1024;
 constexpr size_t kMaxComparisons = size_t{1} << 27;
 
 bool is_dcp_global(std::string_view global) {
-  constexpr std::array<std::string_view, 5> kAllowed = {
-      "torch.distributed.checkpoint.filesystem _StorageInfo", "torch Size",
-      "torch.serialization _get_layout", "pathlib PosixPath", "pathlib PurePosixPath"};
+  // Python 3.13 has paths in another module.
+  constexpr std::array<std::string_view, 7> kAllowed = {
+      "torch.distributed.checkpoint.filesystem _StorageInfo",
+      "torch Size",
+      "torch.serialization _get_layout",
+      "pathlib PosixPath",
+      "pathlib PurePosixPath",
+      "pathlib._local PosixPath",
+      "pathlib._local PurePosixPath"};
   constexpr std::array<std::string_view, 8> kMetadata = {"Metadata",
                                                          "TensorStorageMetadata",
                                                          "TensorProperties",
