@@ -193,6 +193,25 @@ def test_an_address_that_no_other_machine_reaches_is_told_at_once(address, own, 
                     r"\(strata env lists it there\) on all of them; waiting up to 120 s$", line), line
 
 
+def test_a_request_to_stop_ends_a_launcher_without_ranks(inputs, tmp_path):
+    """Its exit code is that of ranks which stop before they train."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = str(probe.getsockname()[1])
+    process = subprocess.Popen(
+        [str(PROGRAM), "launch", "--num_processes", "2", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip", "localhost",
+         "--main_process_port", port, "--cpu", "sft", "--model_name_or_path", inputs.model("plain"), "--dataset_name",
+         inputs.data("text"), "--output_dir", tmp_path / "out"], stderr=subprocess.PIPE, text=True, env=environment())
+    try:
+        line = process.stderr.readline()
+        assert "1 of 2 machines are here" in line, line
+        process.send_signal(signal.SIGUSR1)
+        told = process.communicate(timeout=20)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 75 and "stopped on request while no ranks ran: start it again" in told, told
+
+
 def test_an_address_to_listen_at_is_none_to_reach():
     for address in ("0.0.0.0", "::"):
         result = launch(*TWO_MACHINES, "--main_process_ip", address, "--no_python", "/bin/true")

@@ -34,6 +34,10 @@ def test_a_script_that_classifies_texts_means_the_recipe(name):
     (["--num_gpus=2", "train-GRPO.py"], "grpo"), (["bco", "--beta", "0.1"], "bco"), (["launch", "kto_vlm.py"], "vlm"), (["launch", "run_orpo_vlm.py"], "vlm"), (["plan", "prm.py"], "prm"),
     (["launch", "-m", "trl.scripts.grpo"], "grpo"), (["launch", "run_token_classification.py"], "token"),
     (["launch", "run_image_classification.py"], "image"), (["launch", "run_ner.py"], "ner"),
+    (["launch", "-m", "trl.scripts.distillation"], "distillation"), (["launch", "examples/scripts/gold.py"], "gold"),
+    (["launch", "sdft.py"], "sdft"), (["launch", "trl/experimental/sdpo/sdpo.py"], "sdpo"), (["launch", "-m", "tpo"], "tpo"),
+    (["launch", "a2po.py"], "a2po"), (["launch", "run_gmpo.py"], "gmpo"), (["launch", "iw_opd.py"], "opd"), (["launch", "nash_md.py"], "nash"),
+    (["launch", "server_distillation.py"], "distillation"), (["launch", "async_grpo.py"], "grpo"), (["launch", "openreward.py"], "openreward"),
 ])
 def test_a_script_of_another_method_is_refused(words, method):
     result = run(*words)
@@ -44,6 +48,12 @@ def test_a_script_of_another_method_is_refused(words, method):
     assert "in its place" not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py", "podpourri.py", "sft_vs_vlm.py"])
+@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py", "podpourri.py", "sft_vs_vlm.py", "goldilocks.py", "sft_gold_answers.py"])
 def test_a_part_of_a_word_is_no_method(name):
     assert f"{name}: running the built-in recipe sft in its place" in run("launch", name).stderr
+
+
+def test_nothing_is_distilled():
+    result = run("sft", "--teacher_model_name_or_path", "m")
+    assert result.returncode == 2
+    assert "--teacher_model_name_or_path: found an unknown flag, expected a known one; remove it: nothing is distilled here" in result.stderr

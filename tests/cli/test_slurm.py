@@ -123,6 +123,16 @@ def test_containers(cluster, words, expected):
     assert "\n  strata --num_machines 1" in text
 
 
+def test_setup_may_read_what_is_not_set(cluster, tmp_path):
+    """As env.sh of spack, module's functions and many activate scripts do."""
+    script = tmp_path / "job.sh"
+    script.write_text(slurm(cluster, "--setup", 'export SET_UP="yes$STRATA_IS_NOT_SET"', "--num_machines", 2, "--num_processes", 2,
+                            *NEEDED).stdout)
+    job = start_job(cluster, script)
+    output = job.communicate(timeout=60)[0]
+    assert "unbound variable" not in output and os.path.exists(f"{cluster['FAKE']}/srun.log"), output
+
+
 @pytest.mark.parametrize("words, message", [
     (["--nodes", "3", "--num_machines", "2", "--num_processes", "4", *NEEDED],
      "--nodes: found 3 beside num_machines 2 (slurm --num_machines), expected the same; remove "

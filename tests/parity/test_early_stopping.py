@@ -24,7 +24,7 @@ CASES = {
     "the_greatest_loss": dict(early_stopping_patience=3, greater_is_better=True, max_steps=40),
     "saved_when_better": dict(early_stopping_patience=1, save_strategy="best", metric_for_best_model="loss"),
     "by_epoch": dict(early_stopping_patience=1, early_stopping_threshold=9.0, max_steps=None,
-                     num_train_epochs=5, eval_strategy="epoch", save_strategy="epoch",
+                     num_train_epochs=5, eval_steps=None, eval_strategy="epoch", save_strategy="epoch",
                      logging_strategy="epoch"),
     # What is due at an epoch's end is due where training ends in the middle of one.
     "within_an_epoch": dict(early_stopping_patience=1, early_stopping_threshold=9.0, eval_steps=5,
@@ -79,6 +79,7 @@ def test_equals_the_reference(inputs, tmp_path, name):
     assert (theirs.global_step < theirs.max_steps) == (name != "never")
     assert ("early stopping: eval_loss has not become better in" in run.text) == (name != "never")
     assert ours["best_global_step"] == theirs.best_global_step
+    assert ours["eval_steps"] == theirs.eval_steps
     assert_same_history(ours["log_history"], theirs.log_history)
     assert checkpoints(run.folder) == checkpoints(tmp_path / "theirs")
     for checkpoint in checkpoints(run.folder):

@@ -8,9 +8,10 @@ from transformers import AutoModelForCausalLM
 
 import tiny_llama
 from llama_reference import make_documents, run_reference, save_checkpoint
-from probe import relative_error, run_probe
+from probe import relative_error, run_probe, run_probe_raw
 from running import strata
-from test_llama import compare
+from test_gpt2 import edit_config
+from test_llama import YARN, compare
 from test_lora import probe_name, randomise
 from test_rotary_decoders import closeness_of_bfloat16
 
@@ -49,6 +50,26 @@ def test_checkpointing_is_bit_equal(tmp_path):
     plain = {name: tensor.clone() for name, tensor in plain.items()}
     again, _ = run_probe(tmp_path, documents=documents, checkpoint=True)
     assert plain.keys() == again.keys() and all(torch.equal(plain[name], again[name]) for name in plain)
+
+
+def test_a_base_of_rotations_beside_their_settings(tmp_path):
+    """As transformers takes it: for each kind of layers that says none."""
+    save_checkpoint(tmp_path, family="gemma4_text")
+    full = dict(rope_type="proportional", partial_rotary_factor=0.5)
+    edit_config(tmp_path, rope_theta=300.0, rope_parameters=dict(sliding_attention=dict(rope_type="default"), full_attention=full))
+    documents = make_documents(LENGTHS)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    loss, logits = run_reference(model, documents)
+    compare(run_probe(tmp_path, documents=documents)[0], model, loss, logits, 1e-5)
+
+
+def test_yarn_that_is_not_truncated_is_refused(tmp_path):
+    """transformers looks for the key beside the kinds of layers alone."""
+    save_checkpoint(tmp_path, family="gemma4_text")
+    edit_config(tmp_path, rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=1e4),
+                                               full_attention=dict(YARN, truncate=False)))
+    run, _ = run_probe_raw(tmp_path, documents=make_documents((4,)))
+    assert run.returncode != 0 and "found rope_parameters.full_attention.truncate = False" in run.stderr, run.stderr
 
 
 @pytest.mark.parametrize("targets", [dict(target_modules="all-linear"), dict(target_modules=["q_proj", "router.proj", "mlp.down_proj"]),

@@ -8,11 +8,12 @@ from transformers import AutoModelForCausalLM
 
 from llama_reference import gradients_of, make_documents, run_reference, save_checkpoint
 from probe import run_probe, run_probe_raw
+from test_falcon import merged_computes_what_the_adapter_does
 from test_generate import PROMPTS, make_model, reference_ids
 from test_generate import run_probe as generate
 from test_gpt2 import edit_config
 from test_llama import ROPE_500, YARN, compare
-from test_rotary_decoders import closeness_of_bfloat16
+from test_rotary_decoders import closeness_of_bfloat16, weights_of, write
 
 LENGTHS = (23, 1, 9, 40)
 FAST = dict(rope_type="default", rope_theta=10.0)
@@ -136,6 +137,22 @@ def test_names_of_published_files(tmp_path):
         loss, logits = run_reference(model, documents)
         tensors, _ = run_probe(tmp_path / family, documents=documents)
         compare(tensors, model, loss, logits, 1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "qwen3_5_moe_text"])
+def test_names_that_transformers_keeps_of_a_whole_model(tmp_path, family):
+    """Loaded from the names of one that also reads images, a text model is saved under these again. Oracle of the result: PEFT's model."""
+    whole = tmp_path / "whole"
+    save_checkpoint(whole, family=family)
+    write(whole, {name.replace("model.", "model.language_model.", 1): value for name, value in weights_of(whole).items()})
+    model = AutoModelForCausalLM.from_pretrained(whole)
+    model.save_pretrained(tmp_path / "saved")
+    assert "model.language_model.embed_tokens.weight" in weights_of(tmp_path / "saved")
+    documents = make_documents(LENGTHS)
+    loss, logits = run_reference(model, documents)
+    tensors, _ = run_probe(tmp_path / "saved", documents=documents)
+    compare(tensors, model, loss, logits, 1e-5)
+    merged_computes_what_the_adapter_does(tmp_path / "saved", dict(target_modules=["embed_tokens", "down_proj"], r=2))
 
 
 @pytest.mark.parametrize("family,change,message", [

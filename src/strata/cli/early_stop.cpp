@@ -4,7 +4,7 @@
 
 #include <atomic>
 #include <csignal>
-#include <string_view>
+#include <cstring>
 
 #include "strata/launch/environment.h"
 #include "strata/train/loop/stop_signals.h"
@@ -12,23 +12,20 @@
 namespace strata::cli {
 namespace {
 
-std::atomic<bool> tells_of_stop = false;
-
-constexpr std::string_view kStopped =
-    "\nstopped on request before training began: nothing was lost, start it again\n";
+std::atomic<const char*> told = nullptr;
 
 void end_at_once(int) {
   if (train::has_training_begun()) return;
-  if (tells_of_stop) {
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kStopped.data(), kStopped.size());
+  if (const char* message = told) {
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, message, std::strlen(message));
   }
   ::_exit(launch::kStoppedExitCode);
 }
 
 }  // namespace
 
-void end_on_early_request(bool tells) {
-  tells_of_stop = tells;
+void end_on_early_request(const char* message) {
+  told = message;
   struct sigaction action = {};
   action.sa_handler = end_at_once;
   action.sa_flags = SA_RESTART;

@@ -15,6 +15,7 @@
 #include "strata/base/near_path.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/cli/command.h"
+#include "strata/cli/early_stop.h"
 #include "strata/cli/plan_report.h"
 #include "strata/cli/run_sources.h"
 #include "strata/cli/standard_streams.h"
@@ -43,6 +44,11 @@ constexpr const char* kUsage =
     "       strata launch [launch flags] train.py [flags]          the recipe that stands for it\n"
     "       strata launch [launch flags] --no_python PROGRAM [arguments]\n\n"
     "Starts one process per rank on this machine. Flags of the recipe: strata sft --help.\n";
+
+// While the other machines are waited for, which may be after ranks of this run have failed.
+constexpr const char* kStoppedWithoutRanks =
+    "\nstopped on request while no ranks ran: start it again (a run that has saved something goes "
+    "on with --resume_from_checkpoint true)\n";
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -239,6 +245,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   if (!own_program && wants_help(line.arguments)) {
     return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
   }
+  if (!own_program) end_on_early_request(kStoppedWithoutRanks);
   config::Sources sources = sources_of(line, recipe);
   const config::Settings settings = settle_settings(sources);
   launch::LaunchPlan plan = settle_plan(line, recipe, settings, start_time);
@@ -262,6 +269,7 @@ int run_launch(const std::vector<std::string>& arguments) {
   if (!own_program) plan.environment.emplace_back(kRecipeVariable, recipe);
   const int exit_code =
       with_sources(settings, [&] { return run_ranks(settings.config.launch, plan); });
+  std::signal(SIGUSR1, SIG_IGN);  // nothing is left to stop
   if (!own_program) tell_what_is_left(settings.config, exit_code, start_time);
   return exit_code;
 }

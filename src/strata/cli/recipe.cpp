@@ -124,7 +124,7 @@ int run_recipe(const config::RecipeRow& recipe, const std::vector<std::string>& 
     return 0;
   }
   outlive_readers();
-  end_on_early_request(/*tells=*/ranks.rank == 0);
+  end_on_early_request(ranks.rank == 0 ? kStoppedEarly : nullptr);
   require_all_ranks(settings, ranks);
   require_meeting_point(ranks);
   // All ranks were given these alike; what lies in the folder each may see at another moment.

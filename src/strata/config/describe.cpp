@@ -19,7 +19,9 @@ constexpr size_t kHelpColumn = 32, kNarrow = 80, kHelpColumnBelow = 6;
 std::string yaml_text(const std::string& value) {
   constexpr std::string_view kSafe =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./+-";
-  const bool is_plain = !value.empty() && value.find_first_not_of(kSafe) == std::string::npos;
+  const bool is_null = value == "null" || value == "Null" || value == "NULL";
+  const bool is_plain =
+      !value.empty() && !is_null && value.find_first_not_of(kSafe) == std::string::npos;
   return is_plain ? value : quote_json(value);
 }
 

@@ -24,6 +24,7 @@ constexpr std::string_view kMeeting =
 constexpr std::string_view kMachines = "start strata launch on each machine, or use strata slurm";
 constexpr std::string_view kReference =
     "remove it: the reference is the model that training starts from, no other";
+constexpr std::string_view kNoTeacher = "remove it: nothing is distilled here";
 constexpr std::string_view kAdapterFile = "remove it: the adapter's file says it by itself";
 constexpr std::string_view kNoMegatron = "remove it: layers stay on one rank";
 constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
@@ -44,6 +45,10 @@ constexpr ForeignName kNames[] = {
     {"ref_model_name_or_path", "", kReference},
     {"ref_model_init_kwargs", "", kReference},
     {"ref_model_revision", "", kReference},
+    {"teacher_model_name_or_path", "", kNoTeacher},
+    {"teacher_model_init_kwargs", "", kNoTeacher},
+    {"teacher_model_revision", "", kNoTeacher},
+    {"teacher_tokenizer_name_or_path", "", kNoTeacher},
     {"rl", "recipe",
      "pairs of answers are learnt by the recipe dpo (strata dpo) or, without a reference, by orpo "
      "and cpo (also SimPO), rated ones by kto (strata kto)"},

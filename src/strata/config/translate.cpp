@@ -152,6 +152,18 @@ void translate_sampling(Merge& merge) {
   merge.add(make_given("train_sampling_strategy", "group_by_length", origin_of(*given)));
 }
 
+// Trainer's ranks have whole models then. Who starts the ranks may still ask for FSDP or DeepSpeed.
+void translate_no_fsdp(Merge& merge, const Given& given) {
+  const bool is_asked_for = merge.text("use_fsdp") == "true" ||
+                            merge.text("distributed_type") == "FSDP" ||
+                            merge.find("fsdp_sharding_strategy") != nullptr;
+  const bool has_deepspeed = !merge.text("deepspeed").empty() ||
+                             merge.text("use_deepspeed") == "true" ||
+                             merge.text("distributed_type") == "DEEPSPEED";
+  if (is_asked_for || has_deepspeed) return;
+  merge.add(make_given("fsdp_sharding_strategy", "NO_SHARD", origin_of(given)));
+}
+
 // "full_shard auto_wrap offload", also as "full shard" in a public guide.
 void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
   constexpr std::string_view kStrategies[] = {"full_shard", "shard_grad_op", "no_shard",
@@ -162,7 +174,11 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
   std::ranges::transform(words, words.begin(), [](unsigned char c) {
     return c == ' ' || c == ',' ? ' ' : static_cast<char>(std::tolower(c));
   });
-  if (words == "none" || parse_boolean(words)) return;
+  if (words == "none") return;
+  if (const auto is_on = parse_boolean(words)) {
+    if (!*is_on) translate_no_fsdp(merge, Given(*given));
+    return;
+  }
   for (size_t at; (at = words.find("full shard")) != std::string::npos;) words[at + 4] = '_';
   std::string strategy;
   for (size_t start = 0; start < words.size();) {
@@ -275,7 +291,7 @@ void translate_launcher_words(Merge& merge) {
 }
 
 void translate(Merge& merge, std::vector<std::string>& warnings) {
-  translate_kwargs(merge);
+  translate_kwargs(merge, warnings);
   require_one_precision(merge);
   translate_distribution(merge);
   translate_reshard(merge);

@@ -99,9 +99,54 @@ void translate_mapping(Merge& merge, const std::string& name, std::span<const In
   }
 }
 
+void take_every_n_layers(const Json& value, const std::string& place) {
+  const int64_t every = value.is_number_integer() ? value.get<int64_t>() : 0;
+  if (every == 1) return;
+  if (every > 1) {
+    throw ConfigError(
+        "{}: found {}, expected 1; to recompute a part of the layers use "
+        "gradient_checkpointing_layers N (the first N)",
+        place, value.dump());
+  }
+  throw ConfigError("{}: found {}, expected a whole number of at least 1", place, value.dump());
+}
+
+// What Trainer takes out of it; the rest is torch.utils.checkpoint's, whose function is not used.
+void translate_checkpointing_kwargs(Merge& merge, std::vector<std::string>& warnings) {
+  const auto read = [&](const char* name) {
+    const Given* found = merge.find(name);
+    return found == nullptr ? Json::object() : read_object(*found);
+  };
+  const char *name = "activation_checkpointing_kwargs", *old = "gradient_checkpointing_kwargs";
+  Json object = read(name);
+  const Json of_old = read(old);
+  if (object.empty()) {
+    std::swap(name, old);
+    object = of_old;
+  } else if (!of_old.empty() && of_old != object) {
+    warnings.push_back(fmt::format("{}: has no effect; {} is given", merge.source(old), name));
+  }
+  if (object.empty()) return;
+  const Given kwargs = *merge.find(name);
+  for (const auto& [key, value] : object.items()) {
+    const std::string place = place_of(kwargs, key);
+    if (value.is_null()) continue;
+    if (key == "every_n_layers") {
+      take_every_n_layers(value, place);
+    } else if (key != "offload") {
+      warnings.push_back(place + ": has no effect; recomputation has no variants");
+    } else if (!value.is_boolean()) {
+      throw ConfigError("{}: found {}, expected true or false", place, value.dump());
+    } else if (value.get<bool>()) {
+      merge.add(make_given("activation_offloading", "true", {kwargs.origin.rank, place}));
+    }
+  }
+}
+
 }  // namespace
 
-void translate_kwargs(Merge& merge) {
+void translate_kwargs(Merge& merge, std::vector<std::string>& warnings) {
+  translate_checkpointing_kwargs(merge, warnings);
   translate_mapping(merge, "dataset_kwargs", kDatasetKeys);
   translate_mapping(merge, "model_init_kwargs", kModelKeys);
   translate_mapping(merge, "accelerator_config", kAcceleratorKeys);

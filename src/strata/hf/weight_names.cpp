@@ -1,14 +1,15 @@
 #include "strata/hf/weight_names.h"
 
+#include <algorithm>
 #include <string_view>
 
 namespace strata::hf {
 namespace {
 
 struct Body {
-  const char* model_type;
+  const char* model_type;  // null: any other
   std::string_view prefix;
-  std::string_view modules[3];  // how the names of its weights begin; empty: no more
+  std::string_view modules[9];  // how the names of its weights begin; empty: no more
 };
 
 constexpr Body kBodies[] = {
@@ -20,15 +21,25 @@ constexpr Body kBodies[] = {
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},
+    {"falcon", "transformer.", {"word_embeddings.", "h.", "ln_f."}},
+    {"nemotron_h", "model.", {"embeddings.", "layers.", "norm_f."}},
+    {nullptr,
+     "model.",
+     {"embed_tokens.", "layers.", "norm.", "final_layernorm.", "embedding_norm.",
+      "embed_tokens_per_layer.", "per_layer_model_projection.", "per_layer_projection_norm."}},
 };
 
 // The start of all names of a body.
 struct Start {
   const char* model_type;
   std::string_view in_folder, in_model;
+  bool writes = true;  // a folder may hold the model's names as well: those are written
 };
 
-constexpr Start kStarts[] = {{"nemotron_h", "backbone.", "model."}};
+// A text model that transformers took out of a whole Qwen3.5 it saves under the whole's names.
+constexpr Start kStarts[] = {{"nemotron_h", "backbone.", "model."},
+                             {"qwen3_5_text", "model.language_model.", "model.", false},
+                             {"qwen3_5_moe_text", "model.language_model.", "model.", false}};
 
 // The end of a name.
 struct End {
@@ -86,16 +97,22 @@ const Start* start_of(const Json& config) {
   return nullptr;
 }
 
+// Names of a body alone get the whole model's prefix.
+std::string with_body(const Json& config, const std::string& name) {
+  const Json type = config.value("model_type", Json());
+  const Body* body = std::ranges::find_if(kBodies, [&](const Body& row) {
+    return row.model_type == nullptr || type == row.model_type;
+  });
+  const bool is_bare = std::ranges::any_of(body->modules, [&](std::string_view module) {
+    return !module.empty() && name.starts_with(module);
+  });
+  return is_bare ? std::string(body->prefix) + name : name;
+}
+
 }  // namespace
 
 std::string name_in_model(const Json& config, const std::string& in_folder) {
-  const std::string name = with_norm_of_today(in_folder);
-  for (const Body& body : kBodies) {
-    if (config.value("model_type", Json()) != body.model_type) continue;
-    for (const std::string_view module : body.modules) {
-      if (!module.empty() && name.starts_with(module)) return std::string(body.prefix) + name;
-    }
-  }
+  const std::string name = with_body(config, with_norm_of_today(in_folder));
   if (is_neox(config)) return with_other_start(name, kNeoXOutputLayer, kOutputLayer);
   if (const Start* start = start_of(config)) {
     return with_other_start(name, start->in_folder, start->in_model);
@@ -106,7 +123,7 @@ std::string name_in_model(const Json& config, const std::string& in_folder) {
 std::string name_in_folder(const Json& config, const std::string& name) {
   if (is_neox(config)) return with_other_start(name, kOutputLayer, kNeoXOutputLayer);
   if (const Start* start = start_of(config)) {
-    return with_other_start(name, start->in_model, start->in_folder);
+    return start->writes ? with_other_start(name, start->in_model, start->in_folder) : name;
   }
   return with_other_end(config, name, &End::in_model, &End::in_folder);
 }

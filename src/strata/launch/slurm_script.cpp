@@ -32,8 +32,9 @@ class Script {
     line("#!/bin/bash");
     write_options();
     line("");
-    line("set -u");
     if (!slurm_.setup.empty()) line(slurm_.setup);
+    // Of the lines from here on: what machines are set up with may read variables that are not set.
+    line("set -u");
     write_meeting_point();
     write_resume();
     write_start();

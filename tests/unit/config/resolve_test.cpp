@@ -278,6 +278,74 @@ TEST(Offload, WhatHasNoEffectIsSaid) {
               IsEmpty());
 }
 
+// Trainer takes offload and every_n_layers out of it and gives the rest to torch.utils.checkpoint.
+TEST_F(SettingsFiles, KeywordsOfCheckpointingAreSettings) {
+  const auto settings_of = [&](const std::string& text) {
+    return resolve(
+        {.flags = {"--config", write("run.yaml", "gradient_checkpointing: true\n" + text)}});
+  };
+  for (const char* name : {"activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"}) {
+    const Settings settings = settings_of(
+        std::string(name) + ": {offload: true, every_n_layers: 1, use_reentrant: false}\n");
+    EXPECT_EQ(name_of(settings.config.shard.activation_offloading), "true") << name;
+    EXPECT_THAT(settings.source_of("activation_offloading"),
+                HasSubstr(std::string("run.yaml:2 (") + name + ".offload)"));
+    EXPECT_THAT(settings.warnings,
+                ElementsAre(HasSubstr(std::string("run.yaml:2 (") + name +
+                                      ".use_reentrant): has no effect; recomputation has no "
+                                      "variants")));
+    for (const char* none : {": null\n", ": {}\n", ": {offload: false}\n"}) {
+      const Settings plain = settings_of(name + std::string(none));
+      EXPECT_EQ(name_of(plain.config.shard.activation_offloading), "false") << none;
+      EXPECT_THAT(plain.warnings, IsEmpty()) << none;
+    }
+  }
+  // The newer name counts.
+  const Settings both = settings_of(
+      "activation_checkpointing_kwargs: {offload: false}\n"
+      "gradient_checkpointing_kwargs: {offload: true}\n");
+  EXPECT_EQ(name_of(both.config.shard.activation_offloading), "false");
+  EXPECT_THAT(both.warnings,
+              ElementsAre(HasSubstr("has no effect; activation_checkpointing_kwargs is given")));
+  const std::string kwargs = "--activation_checkpointing_kwargs";
+  EXPECT_EQ(error_of({kwargs, R"({"every_n_layers": 2})"}),
+            kwargs +
+                ".every_n_layers: found 2, expected 1; to recompute a part of the layers use "
+                "gradient_checkpointing_layers N (the first N)");
+  EXPECT_EQ(error_of({kwargs, R"({"every_n_layers": 0})"}),
+            kwargs + ".every_n_layers: found 0, expected a whole number of at least 1");
+  EXPECT_EQ(error_of({kwargs, R"({"offload": "cpu"})"}),
+            kwargs + ".offload: found \"cpu\", expected true or false");
+}
+
+// Trainer's ranks then have whole models, unless who starts them asks for something else.
+TEST_F(SettingsFiles, NoFsdpIsNoSharding) {
+  const std::string own = write("run.yaml", "fsdp: false\n");
+  const std::string accelerate = write("fsdp.yaml", "distributed_type: FSDP\n");
+  struct Row {
+    Flags flags;
+    std::string strategy, source;
+  };
+  const std::vector<Row> table = {
+      {{"--config", own}, "NO_SHARD", own + ":1 (fsdp)"},
+      {{"--fsdp", "false"}, "NO_SHARD", "--fsdp"},
+      {{"--fsdp", "none"}, "FULL_SHARD", "default"},
+      {{"--fsdp", ""}, "FULL_SHARD", "default"},
+      {{"--fsdp", "true"}, "FULL_SHARD", "default"},
+      {{"--config", write("null.yaml", "fsdp: null\n")}, "FULL_SHARD", "default"},
+      {{"--config", own, "--fsdp_sharding_strategy", "ZERO2"}, "ZERO2", "--fsdp_sharding_strategy"},
+      {{"--config", own, "--config_file", accelerate}, "FULL_SHARD", "default"},
+  };
+  for (const Row& row : table) {
+    const Settings settings = resolve({.flags = row.flags});
+    EXPECT_EQ(name_of(settings.config.shard.sharding_strategy), row.strategy) << row.source;
+    EXPECT_EQ(settings.source_of("fsdp_sharding_strategy"), row.source);
+  }
+  const std::string zero = write("ds.json", R"({"zero_optimization": {"stage": 2}})");
+  EXPECT_EQ(name_of(config_of({"--fsdp", "false", "--deepspeed", zero}).shard.sharding_strategy),
+            "ZERO2");
+}
+
 TEST(Show, IsAFileThatReadsBack) {
   const Settings settings =
       resolve({.flags = {"--learning_rate", "1e-4", "--use_peft", "--lora_target_modules",
@@ -293,6 +361,14 @@ TEST(Show, IsAFileThatReadsBack) {
   // The default of these is another list than [].
   EXPECT_THAT(again.config.quantization.llm_int8_skip_modules, IsEmpty());
   EXPECT_THAT(again.config.lora.feedforward_modules, IsEmpty());
+  for (const char* text : {"null", "Null", "NULL", "~", "none", "true", "12"}) {
+    const Settings of_text =
+        resolve({.flags = {"--eos_token", text, "--lora_target_modules", text}});
+    const std::string shown = folder.put("shown.yaml", show_settings(of_text)).string();
+    const RunConfig read = config_of({"--config", shown});
+    EXPECT_EQ(read.data.eos_token, of_text.config.data.eos_token) << text;
+    EXPECT_EQ(read.lora.target_modules, of_text.config.lora.target_modules) << text;
+  }
 }
 
 }  // namespace

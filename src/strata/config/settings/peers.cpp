@@ -46,8 +46,6 @@ std::vector<Known> optimization() {
       {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
       {"half_precision_backend", {"auto", "*"}, "apex is not used"},
       {"fp16_backend", {"auto", "*"}, "apex is not used"},
-      {"activation_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
-      {"gradient_checkpointing_kwargs", {"none", "*"}, "recomputation has no variants"},
       {"torch_compile", {"false", "*"}, kCompiler, true},
       {"torch_compile_backend", {"none", "*"}, kCompiler},
       {"torch_compile_mode", {"none", "*"}, kCompiler},

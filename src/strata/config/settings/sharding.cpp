@@ -119,6 +119,17 @@ std::vector<Setting> precision_settings() {
        .help = "none: gradient_checkpointing false; the others (true: full): "
                "gradient_checkpointing true in this mode",
        .peer = "torchtitan (activation_checkpoint.mode)"},
+      {.name = "activation_checkpointing_kwargs",
+       .kind = Kind::kTranslated,
+       .help = "mapping (or its JSON text) of offload (true: activation_offloading true) and "
+               "every_n_layers (1; gradient_checkpointing_layers chooses layers); others are those "
+               "of torch.utils.checkpoint, which has no part in this",
+       .peer = "TrainingArguments"},
+      {.name = "gradient_checkpointing_kwargs",
+       .kind = Kind::kTranslated,
+       .help =
+           "the older name of activation_checkpointing_kwargs, which counts where both are given",
+       .peer = "TrainingArguments"},
       {.name = "activation_offloading",
        .field = STRATA_FIELD(shard.activation_offloading),
        .is_switch = true,

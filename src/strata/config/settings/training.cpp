@@ -232,7 +232,7 @@ std::vector<Setting> loop_settings() {
       {.name = "greater_is_better",
        .field = STRATA_FIELD(train.greater_is_better),
        .help = "whether the greater value of metric_for_best_model is the better; default: unless "
-               "its name ends in loss"},
+               "its name ends in loss or mse"},
       {.name = "early_stopping_patience",
        .field = STRATA_FIELD(train.early_stopping_patience),
        .range = {.min = 0},

@@ -212,8 +212,18 @@ nn::RopeOptions parse_rotation(const ConfigReader& config, const std::string& ki
           all.dump(), kind);
     }
     settings = all.at(kind);
+    if (!settings.contains("rope_theta") && config.has("rope_theta")) {
+      settings["rope_theta"] = config.at("rope_theta");
+    }
   }
   const ConfigReader rope(settings, "rope_parameters." + kind + ".");
+  if (rope.text("rope_type", "default") == "yarn" && !rope.boolean("truncate", true)) {
+    throw ConfigError(
+        "config.json: found {}truncate = False, expected none (the reference reads it beside the "
+        "kinds of layers alone, where it holds for none); remove it",
+        rope.prefix());
+  }
+  settings.erase("truncate");
   if (rope.text("rope_type", "default") == "proportional") return proportional(rope, shape);
   const Json keys = {{"rope_parameters", settings}};
   nn::RopeOptions options = parse_rope(ConfigReader(keys), shape);

@@ -187,7 +187,10 @@ report::TrainerState Trainer::state() const {
   state.global_step = step_;
   state.max_steps = plan_.max_steps;
   state.logging_steps = plan_.logging_steps;
-  state.eval_steps = plan_.eval_steps;
+  // Trainer's own where no evaluation goes by them.
+  const config::TrainConfig& train = config_.train;
+  const bool goes_by_steps = train.eval_strategy == config::Interval::kSteps;
+  if (goes_by_steps || train.eval_steps) state.eval_steps = plan_.eval_steps;
   state.save_steps = plan_.save_steps;
   state.train_batch_size = config_.train.per_device_train_batch_size;
   state.num_train_epochs = plan_.num_epochs;
