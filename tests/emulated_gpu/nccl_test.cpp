@@ -164,7 +164,8 @@ TEST_F(NcclRanks, TheStatusPageTellsWhatAGpuWaitsFor) {
           reading = read_status(rank.status.page());
         } while (reading.group != "test (nccl)" && Clock::now() < deadline);
         std::fprintf(stderr, "%s %s\n", reading.collective.c_str(), reading.group.c_str());
-        // Of which number an emulated GPU does not say while it works: it is asked for nothing then.
+        // Of which number an emulated GPU does not say while it works: it is asked for nothing
+        // then.
         ::_exit(reading.collective == "all-reduce" && reading.number > 0 ? kPassed : kFailed);
       },
       sleep_for_ever);
