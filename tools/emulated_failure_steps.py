@@ -32,6 +32,12 @@ def launched(check, name, seconds, launch=(), variables=(), **settings):
     return code, text, output
 
 
+def has_steps(output):
+    with contextlib.suppress(OSError):
+        return len((output / "metrics.jsonl").read_text().splitlines()) > 2
+    return False
+
+
 class Ranks:
     """Two ranks that no launcher watches, each with variables of its own. Those that are left at the end are killed."""
 
@@ -64,9 +70,8 @@ class Ranks:
         """Until some steps are done; whether they came."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and all(process.poll() is None for process in self.processes):
-            with contextlib.suppress(OSError):
-                if len((self.output / "metrics.jsonl").read_text().splitlines()) > 2:
-                    return True
+            if has_steps(self.output):
+                return True
             time.sleep(0.05)
         return False
 
@@ -133,7 +138,7 @@ def hang_in_nccl(check, seconds):
                                    env={**check.environment(), "OMP_NUM_THREADS": "1"})
         try:
             deadline = time.monotonic() + seconds / 2
-            while not (output / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            while not has_steps(output) and time.monotonic() < deadline:
                 time.sleep(0.05)
             os.kill(rank_of(process.pid, 1), signal.SIGSTOP)
             start = time.monotonic()
