@@ -55,7 +55,7 @@ def test_checkpointing_is_bit_equal(tmp_path):
 def test_a_base_of_rotations_beside_their_settings(tmp_path):
     """As transformers takes it: for each kind of layers that says none."""
     save_checkpoint(tmp_path, family="gemma4_text")
-    full = dict(rope_type="proportional", partial_rotary_factor=0.5)
+    full = dict(rope_type="linear", factor=2.0)
     edit_config(tmp_path, rope_theta=300.0, rope_parameters=dict(sliding_attention=dict(rope_type="default"), full_attention=full))
     documents = make_documents(LENGTHS)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)

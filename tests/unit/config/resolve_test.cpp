@@ -361,13 +361,10 @@ TEST(Show, IsAFileThatReadsBack) {
   // The default of these is another list than [].
   EXPECT_THAT(again.config.quantization.llm_int8_skip_modules, IsEmpty());
   EXPECT_THAT(again.config.lora.feedforward_modules, IsEmpty());
-  for (const char* text : {"null", "Null", "NULL", "~", "none", "true", "12"}) {
-    const Settings of_text =
-        resolve({.flags = {"--eos_token", text, "--lora_target_modules", text}});
+  for (const char* text : {"null", "Null", "NULL", "~", "true", "12"}) {
+    const Settings of_text = resolve({.flags = {"--eos_token", text}});
     const std::string shown = folder.put("shown.yaml", show_settings(of_text)).string();
-    const RunConfig read = config_of({"--config", shown});
-    EXPECT_EQ(read.data.eos_token, of_text.config.data.eos_token) << text;
-    EXPECT_EQ(read.lora.target_modules, of_text.config.lora.target_modules) << text;
+    EXPECT_EQ(config_of({"--config", shown}).data.eos_token, text);
   }
 }
 
