@@ -48,6 +48,14 @@ def test_disk_too_small_for_the_saves(inputs, tmp_path, small_disk):
     assert not list(small_disk.glob("checkpoint-*"))
 
 
+def test_disk_too_small_for_a_gguf_file(inputs, small_disk):
+    """Known before the first tensor; nothing is left."""
+    (small_disk / "others").write_bytes(bytes(1900 << 10))
+    text = strata("convert", inputs.model("plain"), small_disk / "m.gguf", "--to", "gguf", code=1)
+    assert re.search(r"m\.gguf\.tmp-\d+: found no space left on device with \d+ bytes free, expected room for \d+ bytes; free space", text), text
+    assert [p.name for p in small_disk.iterdir()] == ["others"]
+
+
 def test_disk_too_small_for_the_prepared_data(inputs, tmp_path, small_disk):
     """They stand in a file without a name, whose folder is what can be acted upon."""
     rows = json.dumps({"input_ids": [1, 2, 3, 4] * 8}) + "\n"

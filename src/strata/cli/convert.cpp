@@ -10,6 +10,7 @@
 #include "strata/checkpoint/convert/decoded_state.h"
 #include "strata/checkpoint/convert/plain_lora.h"
 #include "strata/checkpoint/convert/text_model.h"
+#include "strata/checkpoint/gguf/export.h"
 #include "strata/checkpoint/quantized_export.h"
 #include "strata/cli/command.h"
 #include "strata/cli/conversion.h"
@@ -27,7 +28,7 @@ using checkpoint::ConvertTarget;
 constexpr const char* kUsage =
     "usage: strata convert PATH OUT --to TARGET [flags]\n"
     "\n"
-    "PATH: whatever strata inspect reads. OUT: a new folder.\n"
+    "PATH: whatever strata inspect reads. OUT: a new folder; of gguf a new file.\n"
     "\n"
     "TARGET:\n"
     "  safetensors                   a model or adapter folder as from_pretrained loads it\n"
@@ -39,6 +40,7 @@ constexpr const char* kUsage =
     "  strata                        OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
     "  bnb-4bit, bnb-8bit            a model folder whose linear layers bitsandbytes has "
     "quantised\n"
+    "  gguf                          a file that llama.cpp, Ollama and LM Studio run\n"
     "  lora                          an adapter that began with pissa or olora as one of twice the "
     "rank,\n"
     "                                over the unchanged base\n"
@@ -55,7 +57,8 @@ constexpr const char* kUsage =
     "  --weights_only                leave the optimizer's state out\n"
     "  --forget_base                 of an adapter: without the mark of the base it was trained "
     "on\n"
-    "  --dtype TYPE                  float32, bfloat16 or float16 for the weights\n"
+    "  --dtype TYPE                  float32, bfloat16 or float16 for the weights; of gguf also "
+    "q8_0\n"
     "  --max_shard_size SIZE         of safetensors files (default: 50GB)\n"
     "\n"
     "of bnb-4bit and bnb-8bit, as for training:\n"
@@ -72,7 +75,7 @@ ConvertTarget target_of(const std::string& name) {
   if (name == "dcp") return ConvertTarget::kDcp;
   if (name == "strata") return ConvertTarget::kStrata;
   throw ConfigError(
-      "--to: found {}, expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit, lora or "
+      "--to: found {}, expected safetensors, bin, dcp, strata, bnb-4bit, bnb-8bit, gguf, lora or "
       "text-model",
       name.empty() ? "no target" : '"' + name + '"');
 }
@@ -204,6 +207,33 @@ void refuse_numbered_states(const checkpoint::SavedState& state, const fs::path&
       folder.string());
 }
 
+std::optional<hf::GgufType> gguf_type(const FileFlags& flags) {
+  const std::string name = flags.get("dtype");
+  if (name == "q8_0") return hf::GgufType::kQ8_0;
+  if (name.starts_with("q") || name.starts_with("iq") || name.starts_with("Q")) {
+    throw ConfigError(
+        "--dtype: found \"{}\", expected float32, bfloat16, float16 or q8_0; make the other types "
+        "of such a file with llama.cpp's llama-quantize",
+        name);
+  }
+  const auto type = weight_type(flags);
+  if (!type) return std::nullopt;
+  if (*type == hf::DType::kF32) return hf::GgufType::kF32;
+  return *type == hf::DType::kF16 ? hf::GgufType::kF16 : hf::GgufType::kBF16;
+}
+
+int convert_to_one_file(const FileFlags& flags) {
+  if (flags.has("max_shard_size")) {
+    throw ConfigError(
+        "--max_shard_size: found beside --to gguf, expected none there, as the whole model is one "
+        "file; remove it");
+  }
+  const auto state = checkpoint::open_saved_state(flags.paths[0]);
+  tell_result(checkpoint::convert_to_gguf(*state, flags.paths[1], {.type = gguf_type(flags)}),
+              flags.paths[1]);
+  return 0;
+}
+
 int convert_to_format(const FileFlags& flags) {
   ConvertOptions options;
   options.target = target_of(flags.get("to"));
@@ -255,6 +285,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   const std::string to = flags.get("to");
   if (to == "lora") return convert_to_lora(flags);
   if (to == "text-model") return convert_to_text_model(flags);
+  if (to == "gguf") return convert_to_one_file(flags);
   if (to == "bnb-4bit" || to == "bnb-8bit") return convert_to_codes(flags, to == "bnb-8bit");
   return convert_to_format(flags);
 }

@@ -12,6 +12,7 @@
 #include "strata/checkpoint/setting_text.h"
 #include "strata/cli/command.h"
 #include "strata/cli/file_flags.h"
+#include "strata/cli/inspect_gguf.h"
 #include "strata/cli/standard_streams.h"
 
 namespace strata::cli {
@@ -25,7 +26,7 @@ constexpr const char* kUsage =
     "PATH: a checkpoint-N folder, a model or adapter folder, a .safetensors file, a folder of\n"
     "torch.distributed.checkpoint (or accelerate's, with pytorch_model_fsdp_0 in it), or a file "
     "of\n"
-    "torch.save. Nothing in it is run.\n"
+    "torch.save, or a GGUF file. Nothing in it is run.\n"
     "  --verify   prove every checksum\n"
     "  --repair   first bring to its end what a crash left half done there (a result on its way "
     "into\n"
@@ -177,6 +178,11 @@ int run_inspect(const std::vector<std::string>& arguments) {
     for (const std::string& line : checkpoint::repair(flags.paths[0])) {
       tell("note: {}\n", visible(line));
     }
+  }
+  if (is_gguf_file(flags.paths[0])) {
+    if (flags.is_on("verify")) tell("note: layout only: GGUF files hold no checksums\n");
+    print_gguf(flags.paths[0], {.is_json = flags.is_on("json"), .is_whole = flags.is_on("all")});
+    return 0;
   }
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   const std::string verified = flags.is_on("verify") ? state->verify() : "";

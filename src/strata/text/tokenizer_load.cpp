@@ -12,6 +12,7 @@
 #include "strata/text/length_rules.h"
 #include "strata/text/templates/template_files.h"
 #include "strata/text/tokenizer_impl.h"
+#include "strata/text/tokenizer_parts.h"
 #include "strata/text/vocabulary_files.h"
 
 namespace strata::text {
@@ -65,19 +66,28 @@ void Tokenizer::Impl::add_tokens(const NamedTokens& tokens, const TokenizerFile&
   }
 }
 
+// The document's pre-tokenizer with the pattern that `config` asks for; nothing where it stays.
+static std::optional<Json> corrected_pre_tokenizer(const Json& config, const Json& model_config,
+                                                   const Json& document, int64_t vocab_size,
+                                                   const std::string& where) {
+  const auto written = document.find("pre_tokenizer");
+  if (!config.is_object() || written == document.end() || written->is_null()) return std::nullopt;
+  const bool is_asked = bool_field(config, "fix_mistral_regex", /*fallback=*/false, where);
+  if (!is_asked || !may_have_wrong_pattern(model_config, vocab_size)) return std::nullopt;
+  return with_right_pattern(*written);
+}
+
 // The settings of tokenizer_config.json that change how a text is cut, whatever the class.
 void Tokenizer::Impl::use_switches(const Json& config, const Json& model_config,
                                    const Json& document) {
   if (!config.is_object()) return;
   const std::string where = fs::path(subject).replace_filename("tokenizer_config.json").string();
-  const auto is_on = [&](const char* key) {
-    return bool_field(config, key, /*fallback=*/false, where);
-  };
-  if (is_on("split_special_tokens")) added.ignore_specials_in_text();
-  const auto written = document.find("pre_tokenizer");
-  if (!is_on("fix_mistral_regex") || written == document.end() || written->is_null()) return;
-  if (!may_have_wrong_pattern(model_config, vocab_size)) return;
-  pre_tokenizer = make_pre_tokenizer(with_right_pattern(*written), where + ": fix_mistral_regex");
+  if (bool_field(config, "split_special_tokens", /*fallback=*/false, where)) {
+    added.ignore_specials_in_text();
+  }
+  const auto corrected = corrected_pre_tokenizer(config, model_config, document, vocab_size, where);
+  if (!corrected) return;
+  pre_tokenizer = make_pre_tokenizer(*corrected, where + ": fix_mistral_regex");
   maps_bytes = pre_tokenizer->defer_byte_characters();
   cuts_words = !maps_bytes && model->cuts_before(kWordMark);
   pipeline += ", corrected pattern";
@@ -208,6 +218,31 @@ std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
   impl.tool_template = std::move(templates.tools);
   impl.other_templates = std::move(templates.others);
   return tokenizer;
+}
+
+TokenizerParts read_tokenizer_parts(const fs::path& folder) {
+  std::vector<fs::path> paths;
+  FolderFiles source = read_folder(folder, paths);
+  Json& document = source.file.document;
+  apply_class_rules(source.tokenizer_class, source.settings, document, folder.string());
+  const auto component = [&](const char* name) { return document.value(name, Json(nullptr)); };
+  TokenizerParts parts{.subject = source.file.subject,
+                       .model = component("model"),
+                       .normalizer = component("normalizer"),
+                       .pre_tokenizer = component("pre_tokenizer"),
+                       .vocabulary = std::move(source.file.vocab),
+                       .merges = std::move(source.file.merges)};
+  int64_t end = 0;
+  for (const auto& [token, id] : parts.vocabulary) end = std::max(end, id + 1);
+  for (const Json& token : document.value("added_tokens", Json::array())) {
+    end = std::max(end, int_field(token, "id", -1, parts.subject) + 1);
+  }
+  const std::string where = (folder / "tokenizer_config.json").string();
+  if (auto corrected = corrected_pre_tokenizer(source.files.tokenizer_config, source.model_config,
+                                               document, end, where)) {
+    parts.pre_tokenizer = std::move(*corrected);
+  }
+  return parts;
 }
 
 }  // namespace strata::text
