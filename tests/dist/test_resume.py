@@ -175,6 +175,29 @@ def test_a_changed_data_file_is_told(inputs, saved, tmp_path):
     assert "warning: resume_from_checkpoint: found as many rows of training data with other tokens" in found.text
 
 
+def test_a_longer_stream_is_no_other_one(inputs, tmp_path):
+    """Of a stream the rows that the steps need are read: more of them where there are more steps. Where one of both runs has seen the
+    stream's end, its number of rows says whether it is the same."""
+    lines = (inputs.data("messages") / "train.jsonl").read_text().splitlines(keepends=True)
+    data = tmp_path / "data.jsonl"
+
+    def run(rows, steps, **more):
+        data.write_text("".join(lines[:rows]))
+        flags = base_flags(inputs.model("odd"), data, tmp_path / "out", dataset_streaming=True, save_strategy="steps", save_steps=2, **more)
+        return run_strata({**flags, "max_steps": steps}).text
+
+    def continued(rows, steps):
+        text = run(rows, steps, resume_from_checkpoint=True)
+        assert "resuming from" in text
+        return re.findall(r"found (\d+) rows of training data, expected (\d+)", text)
+
+    run(20, 2)
+    assert [continued(20, steps) for steps in (4, 8)] == [[], []]
+    assert continued(20, 12) == []  # 24 rows: the end has been seen
+    assert continued(20, 14) == [] and continued(18, 16) == [("18", "20")]
+    assert continued(20, 18) == [("20", "18")]
+
+
 def test_other_settings_are_told(inputs, saved, tmp_path):
     folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
     flags = flags_of(inputs, folder, resume_from_checkpoint=True, save_strategy="no")

@@ -1,5 +1,6 @@
 # Oracle: pyarrow's own rows of the same columns; its full validation for damaged files.
 import collections
+import json
 import random
 
 import pytest
@@ -35,6 +36,10 @@ def as_dicts(rows):
     return [None if row is None else dict(row) for row in rows]
 
 
+def as_parsed(array):
+    return [None if text is None else json.loads(text) for text in array.to_pylist()]
+
+
 def as_written(array):
     """Dates, times and decimals as Arrow itself writes them."""
     return array.cast("string").to_pylist()
@@ -58,7 +63,7 @@ def arrow_columns():
         "bool": (pa.array([True, None, False, True]), plain), "null": (pa.nulls(4), plain),
         "float16": (pa.array([1.5, None, -0.0, 65504.0], pa.float16()), plain), "float64": (pa.array([1e300, None, 0.1, -2.0]), plain),
         "string": (pa.array(texts), plain), "large_string": (pa.array(texts, pa.large_string()), plain),
-        "string_view": (pa.array(texts, pa.string_view()), plain), "json": (pa.array(texts, pa.json_()), plain),
+        "string_view": (pa.array(texts, pa.string_view()), plain), "json": (pa.array(["7", None, '{"b": [1.5, null], "a": "x"}', "null"], pa.json_()), as_parsed),
         "dictionary": (pa.array(texts).dictionary_encode(), plain),
         "dictionary of numbers": (pa.array([7, None, 7, 9]).dictionary_encode(), plain),
         "list": (pa.array(views, pa.list_(pa.int32())), plain), "large_list": (pa.array(views, pa.large_list(pa.int32())), plain),

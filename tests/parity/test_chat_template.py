@@ -301,6 +301,8 @@ STATEMENTS = [
     "{% for m in messages %}{% for c in m.content.split('l') %}{{ loop.index }}{{ c }}{% endfor %}{{ loop.index }}{% endfor %}",
     "{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ bos_token }}{{ sep_token is defined }}",
     "{% generation %}x{% set q = 1 %}{% endgeneration %}{{ q }}",
+    "{% filter upper %}a{% filter trim %} b {% endfilter %}{% endfilter %}", "{% filter length %}{% endfilter %}", "{% filter length %}ab{% endfilter %}",
+    "{% filter int %}5{% endfilter %}", "{% filter list %}ab{% endfilter %}", "{% filter upper | length %}ab{% endfilter %}", "{% filter first %}{% endfilter %}",
     "{% include 'x' %}", "{% bogus %}", "{% if %}{% endif %}", "{% if true %}", "{{ 1", "{{ 'abc }}", "{% endif %}",
     "{{ }}", "{{ 1 2 }}", "{{ a. }}", "{# open", "{% for %}{% endfor %}", "{{ [1, }}", "{{ ) }}", "{{ 'a'|}}", "{% break %}",
     "{% set %}", "{% macro %}{% endmacro %}", "{{ 1 if }}", "{{ x is }}", "{{ $ }}", "{% set true = 1 %}", "{% set x.y.z = 1 %}",

@@ -139,7 +139,8 @@ class Stack:
         self.tokenizer.chat_template = template
         args = self.trl.SFTConfig(output_dir=str(self.folder / "out"), per_device_train_batch_size=batch_size, use_cpu=True,
                                   bf16=False, report_to="none", gradient_checkpointing=False, max_steps=1, **settings)
-        dataset = self.datasets.load_dataset("json", data_files={"train": str(data)}, cache_dir=str(self.folder / "cache"),
+        kind = "parquet" if data.suffix == ".parquet" else "json"
+        dataset = self.datasets.load_dataset(kind, data_files={"train": str(data)}, cache_dir=str(self.folder / "cache"),
                                              streaming=streaming)
         return self.trl.SFTTrainer(model=self.model, processing_class=self.tokenizer, args=args, train_dataset=dataset["train"],
                                    eval_dataset=dataset["train"] if evaluate else None)
@@ -240,6 +241,21 @@ def test_batches_equal_the_trainers(stack, name, kind, count, template, settings
         want = expected_batch(batch)
         assert {key: got[key] for key in want} == want
         assert got["num_targets"] == trainer._get_num_items_in_batch([batch], "cpu")
+
+
+def test_tools_that_parquet_holds_as_json(stack, tmp_path):
+    """Columns of mixed types, which datasets writes as JSON texts: their values are trained, not those texts."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"b": {"enum": [1, "x", None]}, "a": 1.5}}}
+    rows = [{**row, "tools": None if i % 3 == 0 else [tool]} for i, row in enumerate(make_rows("messages", 9))]
+    features = stack.datasets.Features({"tools": stack.datasets.List(stack.datasets.Json()), "messages": stack.datasets.List(stack.datasets.Json())})
+    stack.datasets.Dataset.from_list(rows, features=features).to_parquet(str(tmp_path / "a.parquet"))
+    source = stack.template("extras")
+    folder = stack.save_tokenizer("extras", source)
+    prepared = stack.trainer(tmp_path / "a.parquet", source, 2, assistant_only_loss=True, max_length=None).train_dataset
+    answer, = probe(tmp_path / "probe", [{"op": "prepare", "tokenizer": str(folder), "data": str(tmp_path / "a.parquet"), "batch_size": 2,
+                                          "assistant_only_loss": True, "max_length": 0}])
+    assert [(row["ids"], row["labels"]) for row in answer["rows"]] == [(row["input_ids"], row["labels"]) for row in prepared]
+    assert '"enum": [1, "x", null]' in stack.tokenizer.decode(prepared[1]["input_ids"])
 
 
 @pytest.mark.parametrize("kind, settings", [("odd_text", {}), ("odd_prompt_text", {}), ("odd_messages", {"assistant_only_loss": True}),

@@ -146,6 +146,20 @@ def test_marks_are_looked_for_in_instructions_too(inputs, tmp_path):
     assert f"warning: {template} writes <|made_up|>, which this tokenizer does not know" in preview(inputs, data, "--chat_template_path", template)
 
 
+def test_files_of_another_kind_are_named(inputs, tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text(json.dumps(role_rows()[0]) + "\n")
+    for i in range(7):
+        (folder / f"note {i}.tsv").touch()
+        (folder / f"rows {i}.jsonl").write_text(json.dumps(role_rows()[0]) + "\n")
+    named = ", ".join(f"note {i}.tsv" for i in range(5))
+    told = f"data: train split of {folder}: left out {named} and 2 more: a set is of one kind of files, that of most of them"
+    assert told in preview(inputs, folder)
+    log = run_strata(base_flags(inputs.model("plain"), folder, tmp_path / "out", max_steps=1)).text
+    assert log.count(told) == 1
+
+
 POSITIONS = 128  # of the tiny model
 
 

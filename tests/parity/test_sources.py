@@ -88,10 +88,15 @@ def test_csv_values(datasets, tmp_path):
              "nan,+3,no,N/A", "f,0x10,true,n/a", "NULL,1_000,False,<NA>", " NA ,inf,T,none", "g,NaN,F,NaN", "h,9999999999999999999,f,-nan"]
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "one.csv").write_text("text\nx\n\n1\n\"\"\nnull\n2\n")
-    for name, columns in (("a.csv", lines[0].split(",")), ("one.csv", ["text"])):
+    blank = "\n  \ntext{s}more\n \na{s}b\n\t \r\n   \r\t\n c{s} d \n{s}\n \n  "  # lines of blanks alone, which are no rows
+    (tmp_path / "blank.csv").write_bytes(blank.format(s=",").encode())
+    (tmp_path / "blank.tsv").write_bytes(blank.format(s="\t").replace("\t \r\n", " \r\n").replace("\r\t\n", "\r \n").encode())
+    (tmp_path / "blank_one.csv").write_text("text\n \nx\n\t\n\" \"\n")
+    for name, columns in (("a.csv", lines[0].split(",")), ("one.csv", ["text"]), ("blank.csv", ["text", "more"]), ("blank.tsv", ["text", "more"]),
+                          ("blank_one.csv", ["text"])):
         features = datasets.Features({column: datasets.Value("string") for column in columns})
         expected = datasets.load_dataset("csv", data_files=str(tmp_path / name), split="train", features=features,
-                                         cache_dir=str(tmp_path / "c")).to_list()
+                                         sep="\t" if name.endswith("tsv") else ",", cache_dir=str(tmp_path / "c")).to_list()
         assert probe(tmp_path, op="load", names=str(tmp_path / name)) == expected
 
 
@@ -308,10 +313,11 @@ def test_a_word_of_several_splits_is_none_of_them(datasets, tmp_path):
     ("---\nconfigs:\n- config_name: a\n  data_files: []\n---\n", "", 'README.md:4: found no usable "data_files"'),
     (CARD.replace("  - split: test\n", "  - split: train\n"), "", 'README.md:9: found no usable "split" of a configuration, expected each split once'),
     (CARD.replace("  - split: test\n", "  - a.jsonl\n  - split: test\n"), "", 'README.md:7: found no usable "data_files" of a configuration, expected patterns alone'),
-    (CARD.replace("  data_dir: by_name\n", "  data_dir: by_name\n  sep: ';'\n"), "main",
-     'README.md:16: found "sep" in a configuration, expected only config_name, default, data_dir, data_files, version, description'),
-    (CARD.replace("  data_dir: elsewhere\n", "  sample_by: document\n"), "", 'README.md:12: found "sample_by" in a configuration'),
-    (CARD.replace("  - split: test\n", "  - split: test\n    encoding: latin-1\n"), "", 'README.md:10: found "encoding" in a configuration'),
+    (CARD.replace("  data_dir: by_name\n", "  data_dir: by_name\n  sep: ';'\n"), "words",
+     'README.md:16: found "sep" in the configuration "words", expected none that changes how files are read'),
+    (CARD.replace("  data_dir: elsewhere\n", "  sample_by: document\n"), "other", 'README.md:12: found "sample_by" in the configuration "other"'),
+    (CARD.replace("  - split: test\n", "  - split: test\n    encoding: latin-1\n"), "",
+     'README.md:9: found no usable "data_files" of a configuration, expected entries of "split" and "path" alone'),
     ("# no card\n", "nothing", 'dataset_config: found "nothing", expected a folder of that name'),
 ])
 def test_configurations_that_are_not_there(card, config, message, tmp_path):
@@ -319,6 +325,80 @@ def test_configurations_that_are_not_there(card, config, message, tmp_path):
     (folder / "README.md").write_text(card)
     result = data_probe.ask(tmp_path, [{"op": "load", "names": str(folder), "config": config}])
     assert result.returncode == 1 and message in result.stderr, result.stderr
+
+
+KEYS = CARD.replace("  data_dir: elsewhere\n", "  data_dir: elsewhere\n  sep: ';'\n  license: mit\n").replace(
+    "  default: true\n", "  default: true\n  license: mit\n  pretty_name: Some data\n")
+
+
+@pytest.mark.parametrize("config", [None, "words"])
+def test_keys_of_a_card_that_mean_nothing_for_what_is_read(config, datasets, tmp_path):
+    """Those of a configuration that nobody asked for, and those that no loader knows, which are named."""
+    folder = lay_out(tmp_path / "set", CARD_FILES)
+    (folder / "README.md").write_text(KEYS)
+    assert probe(tmp_path, op="load", names=str(folder), config=config or "") == reference_rows(datasets, folder, tmp_path, "train", config)
+    told = probe(tmp_path, op="ignored", names=str(folder), config=config or "")
+    where = f"{folder}/README.md"
+    assert told == ([] if config else [f'found "license" ({where}:6), "pretty_name" ({where}:7) in a configuration, of which nothing is made'])
+
+
+# A set is of one kind; with the kind that is read.
+KINDS = {
+    "a licence": (["data.jsonl", "LICENSE.txt"], ".jsonl"),
+    "more texts than rows": (["data.jsonl", "LICENSE.txt", "requirements.txt"], ".txt"),
+    "parquet and lines": (["train_a.parquet", "train_a.jsonl"], ".parquet"),
+    "two tables and lines": (["a.csv", "b.csv", "c.jsonl"], ".csv"),
+    "two endings of one kind": (["a.json", "b.jsonl", "c.csv"], (".json", ".jsonl")),
+    "most of one ending": (["a.json", "b.jsonl", "c.txt", "d.txt"], ".txt"),
+    "a table and a text": (["a.csv", "b.txt"], ".csv"),
+    "a table with tabs and a text": (["a.tsv", "b.txt"], ".txt"),
+    "lines under another name and a text": (["a.ndjson", "b.txt"], ".txt"),
+    "arrow and lines": (["a.arrow", "b.jsonl"], ".arrow"),
+    "parquet and arrow": (["a.arrow", "b.parquet"], ".parquet"),
+    "packed": (["a.jsonl.gz", "b.jsonl", "c.txt", "d.txt"], (".jsonl", ".jsonl.gz")),
+    "metadata of pictures": (["metadata.jsonl", "a.txt"], ".txt"),
+    "in folders of splits": (["train/a.jsonl", "train/LICENSE.txt", "test/b.jsonl"], ".jsonl"),
+    "a split of its own": (["train.csv", "LICENSE.txt"], ".csv"),
+}
+
+
+def write_kind(path, row):
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table, line = pa.table({name: [value] for name, value in row.items()}), json.dumps(row) + "\n"
+    if path.suffix == ".parquet":
+        pa.parquet.write_table(table, path)
+    elif path.suffix == ".arrow":
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    elif path.suffix in (".csv", ".tsv"):
+        separator = "," if path.suffix == ".csv" else "\t"
+        path.write_text(separator.join(row) + "\n" + separator.join(row.values()) + "\n")
+    else:
+        path.write_bytes(gzip.compress(line.encode()) if path.suffix == ".gz" else line.encode())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_files_of_several_kinds(name, datasets, tmp_path):
+    files, kind = KINDS[name]
+    for i, file in enumerate(files):
+        write_kind(tmp_path / "set" / file, {"text": f"{file} is called so", "more": f"number {i} of them"})
+    expected = reference_rows(datasets, tmp_path / "set", tmp_path, "train")
+    assert expected
+    assert probe(tmp_path / "requests", op="load", names=str(tmp_path / "set")) == expected
+    told = probe(tmp_path / "requests", op="ignored", names=str(tmp_path / "set"))
+    left_out = [file for file in sorted(files) if not file.endswith(kind) and (not file.startswith("L") or name != "a split of its own")]
+    assert [line.split(": ")[:2] for line in told] == ([[f"train split of {tmp_path / 'set'}", f"left out {', '.join(left_out)}"]] if left_out else [])
+
+
+def test_a_file_that_would_change_the_kind_is_told(tmp_path):
+    """A run must not write what its next start would read, or what leaves its rows out."""
+    for file in ("a.jsonl", "b.txt"):
+        write_kind(tmp_path / "set" / file, {"text": "x"})
+    assert [probe(tmp_path / "requests", op="would_read", names=str(tmp_path / "set"), file=str(tmp_path / "set" / file))
+            for file in ("c.txt", "c.jsonl", "c.csv")] == [True, True, False]
 
 
 def test_a_folder_stands_for_a_configuration(tmp_path):

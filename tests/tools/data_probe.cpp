@@ -7,6 +7,7 @@
 #include "strata/base/json.h"
 #include "strata/data/collate.h"
 #include "strata/data/files/data_sets.h"
+#include "strata/data/files/split_files.h"
 #include "strata/data/prepare.h"
 #include "strata/data/random.h"
 #include "strata/data/sampler.h"
@@ -88,6 +89,13 @@ Json left_out(const Json& request) {
       .left_out;
 }
 
+// What the data sets of a request have beside what is read.
+Json ignored(const Json& request) {
+  DataRequest wanted{.names = request.at("names").get<std::string>()};
+  wanted.load.configuration = request.value("config", wanted.load.configuration);
+  return describe_ignored(wanted);
+}
+
 Json describe(const MicroBatch& batch) {
   return {{"mismatched", batch.mismatched ? describe(*batch.mismatched) : Json()},
           {"ids", batch.ids},
@@ -153,13 +161,16 @@ int main(int argc, char** argv) {
   try {
     for (const Json& request : strata::read_json_file(argv[1])) {
       const std::string op = request.at("op").get<std::string>();
-      answers.push_back(op == "order"      ? order(request)
-                        : op == "load"     ? load(request)
-                        : op == "left_out" ? left_out(request)
-                        : op == "shuffle"
-                            ? Json(NumpyGenerator(request.at("seed").get<uint64_t>())
-                                       .permutation(request.at("num_rows").get<int64_t>()))
-                            : prepare_and_collate(request));
+      answers.push_back(
+          op == "order"        ? order(request)
+          : op == "load"       ? load(request)
+          : op == "left_out"   ? left_out(request)
+          : op == "ignored"    ? ignored(request)
+          : op == "would_read" ? Json(would_read(request.at("names").get<std::string>(), "train",
+                                                 "", request.at("file").get<std::string>()))
+          : op == "shuffle"    ? Json(NumpyGenerator(request.at("seed").get<uint64_t>())
+                                          .permutation(request.at("num_rows").get<int64_t>()))
+                               : prepare_and_collate(request));
     }
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -94,6 +94,7 @@ Json describe(const Json& request) {
   const auto text = [](const auto& token) { return token ? Json(*token) : Json(nullptr); };
   return {{"vocab_size", tokenizer.vocab_size()},
           {"tokens", tokens},
+          {"own", Json(s.own)},
           {"specials", {text(s.bos), text(s.eos), text(s.unk), text(s.pad)}},
           {"template", tokenizer.chat_template()}};
 }
@@ -111,6 +112,17 @@ Json render(const Json& request) {
   return {{"text", rendered.text}, {"spans", spans}};
 }
 
+// A conversation by the folder's own template.
+Json chat(const Json& request) {
+  const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
+  const ChatTemplate chat_template(tokenizer.chat_template());
+  const std::string text =
+      chat_template
+          .render(request.at("messages"), tokenizer.specials(), /*add_generation_prompt=*/false)
+          .text;
+  return {{"text", text}, {"ids", tokenizer.encode(text, /*add_special_tokens=*/false)}};
+}
+
 Json answer(const Json& request) {
   const std::string what = request.at("do");
   if (what == "encode") return encode(request);
@@ -119,6 +131,7 @@ Json answer(const Json& request) {
   if (what == "decode") return decode(request);
   if (what == "describe") return describe(request);
   if (what == "render") return render(request);
+  if (what == "chat") return chat(request);
   if (what == "class") {
     return {
         {"class", strata::text::choose_tokenizer_class(request.value("tokenizer_config", Json()),

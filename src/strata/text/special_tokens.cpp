@@ -65,6 +65,12 @@ std::vector<AddedToken> read_legacy_added(const Json& map, const std::string& wh
   return tokens;
 }
 
+// Whether special_tokens_map.json counts.
+bool counts_map(const TokenFiles& files) {
+  return !files.tokenizer_config.contains("added_tokens_decoder") &&
+         files.special_tokens_map.is_object();
+}
+
 void collect_specials(const Json& settings, const std::string& where, NamedTokens& out) {
   for (const auto& [key, member] : kNames) {
     const auto it = settings.find(key);
@@ -74,15 +80,65 @@ void collect_specials(const Json& settings, const std::string& where, NamedToken
       out.specials_to_add.push_back(*token);
     }
   }
-  for (const auto& [key, value] : settings.items()) {
-    if (key.ends_with("_token") && !is_standard_name(key)) {
-      if (const auto token = read_special(value, where)) out.specials_to_add.push_back(*token);
+}
+
+bool is_own_name(const std::string& key) {
+  return key.ends_with("_token") && !is_standard_name(key);
+}
+
+// What `from` has of names, laid over `names`.
+void lay_over(Json& names, const Json& from) {
+  if (!from.is_object()) return;
+  for (const auto& [key, value] : from.items()) names[key] = value;
+}
+
+// The names that only this model has, as transformers collects them: texts under ..._token and the
+// object extra_special_tokens take the place of model_specific_special_tokens, and tokens that are
+// objects or stand in special_tokens_map.json are found beside those.
+Json own_names(const TokenFiles& files, const Json& settings) {
+  const Json config = files.tokenizer_config.is_object() ? files.tokenizer_config : Json::object();
+  const Json map = counts_map(files) ? files.special_tokens_map : Json::object();
+  Json listed = Json::object();
+  for (const auto& [key, value] : config.items()) {
+    if (is_own_name(key) && value.is_string()) listed[key] = value;
+  }
+  lay_over(listed, config.value("extra_special_tokens", Json()));
+  if (listed.empty()) lay_over(listed, config.value("model_specific_special_tokens", Json()));
+  lay_over(listed, map.value("extra_special_tokens", Json()));
+  Json names = Json::object();
+  for (const auto& [key, value] : settings.items()) {  // those of the class
+    if (is_own_name(key) && !config.contains(key) && !map.contains(key)) names[key] = value;
+  }
+  for (const auto& [key, value] : config.items()) {
+    const bool is_token = value.is_object() && value.value("__type", Json()) == "AddedToken";
+    if (is_own_name(key) && is_token) names[key] = value;
+  }
+  for (const auto& [key, value] : map.items()) {
+    if (is_own_name(key)) names[key] = value;
+  }
+  lay_over(names, listed);
+  return names;
+}
+
+void collect_own_specials(const TokenFiles& files, const Json& settings, const std::string& where,
+                          NamedTokens& out) {
+  const Json names = own_names(files, settings);
+  for (const auto& [key, value] : names.items()) {
+    const auto token = read_special(value, where);
+    if (!token) continue;
+    const auto standard = std::ranges::find(
+        kNames, key, [](const auto& name) { return std::string_view(name.first); });
+    if (standard != std::end(kNames)) {
+      out.specials.*standard->second = token->content;
+    } else {
+      out.specials.own.emplace_back(key, token->content);
     }
+    out.specials_to_add.push_back(*token);
   }
 }
 
-// extra_special_tokens as a list stands for all others, as an object ({"image_token": "<img>"})
-// beside additional_special_tokens; an empty one gives way to those that the files name.
+// extra_special_tokens as a list stands for all others, as an object (which names tokens) beside
+// additional_special_tokens; an empty one gives way to those that the files name.
 void collect_more_specials(const Json& given, const Json& settings, const std::string& where,
                            NamedTokens& out) {
   const auto add_all = [&](const Json& list) {
@@ -98,7 +154,6 @@ void collect_more_specials(const Json& given, const Json& settings, const std::s
   };
   const Json extra = given.value("extra_special_tokens", Json());
   const char* old_key = "additional_special_tokens";
-  if (extra.is_object()) add_all(extra);
   const bool stands_alone = extra.is_array() && !(extra.empty() && given.contains(old_key));
   add_all(stands_alone ? extra : settings.value(old_key, Json()));
 }
@@ -129,9 +184,7 @@ void readd(const Json& given, const ClassRules& rules, NamedTokens& out) {
 
 Json merged_settings(const TokenFiles& files) {
   Json settings = files.tokenizer_config.is_object() ? files.tokenizer_config : Json::object();
-  if (!settings.contains("added_tokens_decoder") && files.special_tokens_map.is_object()) {
-    for (const auto& [key, value] : files.special_tokens_map.items()) settings[key] = value;
-  }
+  if (counts_map(files)) lay_over(settings, files.special_tokens_map);
   return settings;
 }
 
@@ -164,6 +217,7 @@ NamedTokens collect_tokens(const TokenFiles& files, const Json& document, const 
     out.legacy = read_legacy_added(files.added_tokens, folder + "/added_tokens.json");
   }
   collect_specials(settings, where, out);
+  collect_own_specials(files, settings, where, out);
   collect_more_specials(given, settings, where, out);
   readd(given, rules, out);
   return out;

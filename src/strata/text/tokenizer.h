@@ -32,8 +32,10 @@ struct Token {
 class Tokenizer {
  public:
   // The named tokens of a model (bos_token, eos_token, ...); absent where the model has none.
+  // `own`: names that only this model has ("image_token") with their tokens.
   struct Specials {
     std::optional<std::string> bos, eos, unk, pad, sep, cls, mask;
+    std::vector<std::pair<std::string, std::string>> own = {};
     bool operator==(const Specials&) const = default;
   };
 

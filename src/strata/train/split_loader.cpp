@@ -151,7 +151,8 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
   return options;
 }
 
-// Of a stream, the rows that the run will use in the files' order; 0: all.
+}  // namespace
+
 int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size) {
   const config::TrainConfig& train = config.train;
   if (!config.data.dataset_streaming || config.data.shuffle_dataset || train.max_steps <= 0 ||
@@ -161,8 +162,6 @@ int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size) 
   return train.max_steps * train.gradient_accumulation_steps * train.per_device_train_batch_size *
          data_parallel_size;
 }
-
-}  // namespace
 
 SplitLoader::SplitLoader(const config::RunConfig& config, const Vocabulary& vocabulary,
                          const LoadDatasetsOptions& wanted, Datasets& sets)
@@ -218,6 +217,13 @@ data::TokenStore SplitLoader::load(data::DataRequest request, const std::string&
   options.progress = [&progress](int64_t rows, double part) { progress.tell(rows, part); };
   const text::ChatTemplate* chat = sets_.chat_template ? &*sets_.chat_template : nullptr;
   const auto files = data::find_data_files(request);
+  for (const std::string& ignored : data::describe_ignored(request)) {
+    std::string line = "data: " + ignored;
+    // Splits share a card.
+    if (std::ranges::find(sets_.notes, line) == sets_.notes.end()) {
+      sets_.notes.push_back(std::move(line));
+    }
+  }
   const data::SeenFiles seen(files);  // before their hashes are taken, by which rows are kept
   const auto make = [&](data::TokenWriter& writer) {
     data::DatasetStats stats =

@@ -3,6 +3,7 @@
 // with the rows (data_warnings.h).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,6 +16,9 @@
 #include "strata/train/setup/vocabulary.h"
 
 namespace strata::train {
+
+// Of a stream, the rows that the run will use in the files' order; 0: all.
+int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size);
 
 class SplitLoader {
  public:

@@ -6,16 +6,26 @@
 #include <arrow/type.h>
 
 #include "strata/base/error.h"
+#include "strata/base/exact_json.h"
 #include "strata/base/float16.h"
 #include "strata/text/utf8.h"
 
 namespace strata::data {
 namespace {
 
+bool is_text(const arrow::DataType& type) {
+  if (type.id() == arrow::Type::DICTIONARY) {
+    return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
+  }
+  return type.id() == arrow::Type::STRING || type.id() == arrow::Type::LARGE_STRING ||
+         type.id() == arrow::Type::STRING_VIEW;
+}
+
 template <typename ArrayType>
 Json text_at(const arrow::Array& array, int64_t row) {
   const std::string_view text = static_cast<const ArrayType&>(array).GetView(row);
-  if (!text::is_valid_utf8(text)) throw FormatError("found bytes that are not UTF-8");
+  if (!text::is_valid_utf8(text))
+    throw FormatError("found bytes that are not UTF-8, expected UTF-8 text");
   return std::string(text);
 }
 
@@ -78,15 +88,31 @@ Json half_at(const arrow::Array& array, int64_t row) {
   return fp16_to_float(static_cast<const arrow::HalfFloatArray&>(array).Value(row));
 }
 
-// The type that an extension (JSON, UUID) is stored as.
+// What JSON text means, as the readers of JSON files have it.
+Json json_at(const arrow::Array& storage, int64_t row) {
+  const Json text = value_at(storage, row);
+  try {
+    return parse_json_exactly(text.get_ref<const std::string&>(), "json");
+  } catch (const FormatError& error) {
+    throw FormatError(
+        "found a value of a JSON column that is no JSON ({}), expected JSON text; write the file "
+        "anew, or its column as text",
+        error.what());
+  }
+}
+
+// An extension's value is that of the type it is stored as, but for JSON.
 Json extension_at(const arrow::Array& array, int64_t row) {
-  return value_at(*static_cast<const arrow::ExtensionArray&>(array).storage(), row);
+  const auto& storage = *static_cast<const arrow::ExtensionArray&>(array).storage();
+  return is_json(*array.type()) ? json_at(storage, row) : value_at(storage, row);
 }
 
 // Dates, times and decimals as text: "2024-02-29 12:30:00".
 Json written_at(const arrow::Array& array, int64_t row) {
   const auto scalar = array.GetScalar(row);
-  if (!scalar.ok()) throw FormatError("found {}", first_line(scalar.status().message()));
+  if (!scalar.ok())
+    throw FormatError("found {}, expected a date, a time or a number",
+                      first_line(scalar.status().message()));
   return scalar.ValueUnsafe()->ToString();
 }
 
@@ -160,14 +186,6 @@ Converter converter_of(arrow::Type::type type) {
   }
 }
 
-bool is_text(const arrow::DataType& type) {
-  if (type.id() == arrow::Type::DICTIONARY) {
-    return is_text(*static_cast<const arrow::DictionaryType&>(type).value_type());
-  }
-  return type.id() == arrow::Type::STRING || type.id() == arrow::Type::LARGE_STRING ||
-         type.id() == arrow::Type::STRING_VIEW;
-}
-
 // A readable type as it lies in memory: bytes for texts, integers for times.
 std::shared_ptr<arrow::DataType> stored_type(const std::shared_ptr<arrow::DataType>& type) {
   const auto stored = [](const std::shared_ptr<arrow::Field>& field) {
@@ -235,6 +253,12 @@ std::shared_ptr<arrow::ArrayData> as_stored(const arrow::ArrayData& data,
 
 }  // namespace
 
+bool is_json(const arrow::DataType& type) {
+  if (type.id() != arrow::Type::EXTENSION) return false;
+  const auto& extension = static_cast<const arrow::ExtensionType&>(type);
+  return extension.extension_name() == "arrow.json" && is_text(*extension.storage_type());
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 bool is_readable(const arrow::DataType& type) {
@@ -259,8 +283,13 @@ Json value_at(const arrow::Array& array, int64_t row) {
   return converter_of(array.type_id())(array, row);
 }
 
+std::shared_ptr<arrow::Array> with_type(const arrow::Array& array,
+                                        const std::shared_ptr<arrow::DataType>& type) {
+  return arrow::MakeArray(as_stored(*array.data(), type));
+}
+
 arrow::Status validate_storage(const arrow::Array& array) {
-  return arrow::MakeArray(as_stored(*array.data(), stored_type(array.type())))->ValidateFull();
+  return with_type(array, stored_type(array.type()))->ValidateFull();
 }
 
 }  // namespace strata::data

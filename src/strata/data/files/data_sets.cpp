@@ -5,9 +5,13 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
+
+#include <fmt/ranges.h>
 
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
+#include "strata/data/files/dataset_card.h"
 #include "strata/data/files/file_format.h"
 #include "strata/data/files/split_files.h"
 #include "strata/data/files/split_spec.h"
@@ -201,6 +205,30 @@ Mixture mix(std::vector<SetReader>& sets, const DataRequest& request) {
   return mixture;
 }
 
+// Of a folder of thousands of other files the first ones are enough.
+std::string left_out_line(const std::string& subject, const std::vector<fs::path>& files,
+                          const fs::path& folder) {
+  constexpr size_t kNamed = 5;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < std::min(files.size(), kNamed); ++i) {
+    names.push_back(files[i].lexically_relative(folder).string());
+  }
+  const size_t others = files.size() - names.size();
+  return fmt::format(
+      "{}: left out {}{}: a set is of one kind of files, that of most of them; name others with "
+      "--dataset_name",
+      subject, fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} more", others));
+}
+
+// Of a card's chosen configuration.
+std::vector<DatasetConfiguration::OtherKey> other_keys(const fs::path& path,
+                                                       const std::string& configuration) {
+  if (!fs::is_directory(path)) return {};
+  const std::vector<DatasetConfiguration> all = read_configurations(path);
+  if (all.empty()) return {};
+  return choose_configuration(all, configuration, path.string()).other_keys;
+}
+
 }  // namespace
 
 ReadDataResult read_data(const DataRequest& request, const TakeRows& take) {
@@ -253,6 +281,29 @@ std::vector<std::vector<fs::path>> find_data_files(const DataRequest& request) {
     }
   }
   return files;
+}
+
+std::vector<std::string> describe_ignored(const DataRequest& request) {
+  std::vector<std::string> lines;
+  std::set<std::pair<std::string, std::string>> told;  // a split may have several parts
+  for (const fs::path& path : locate_all(request)) {
+    const std::string& configuration = request.load.configuration;
+    std::vector<std::string> keys;
+    for (const auto& [key, where] : other_keys(path, configuration)) {
+      keys.push_back(fmt::format("\"{}\" ({})", key, where));
+    }
+    if (!keys.empty()) {
+      lines.push_back(fmt::format("found {} in a configuration, of which nothing is made",
+                                  fmt::join(keys, ", ")));
+    }
+    for (const SplitPart& part : parse_split(request.split)) {
+      if (!told.insert({path.string(), part.split}).second) continue;
+      const std::vector<fs::path> files = find_left_out_files(path, part.split, configuration);
+      const std::string subject = fmt::format("{} split of {}", part.split, request.names);
+      if (!files.empty()) lines.push_back(left_out_line(subject, files, path));
+    }
+  }
+  return lines;
 }
 
 std::vector<ClassNames> find_card_classes(const DataRequest& request) {

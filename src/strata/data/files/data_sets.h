@@ -43,6 +43,10 @@ Split load_data(const DataRequest& request);
 // data set and part of the split, which is what slices and weights count by.
 std::vector<std::vector<std::filesystem::path>> find_data_files(const DataRequest& request);
 
+// What the data sets have beside what is read, one line each: files of another kind, keys of a
+// card's configuration.
+std::vector<std::string> describe_ignored(const DataRequest& request);
+
 // What the cards of the data sets say of their columns: what else a cache depends on.
 std::vector<ClassNames> find_card_classes(const DataRequest& request);
 

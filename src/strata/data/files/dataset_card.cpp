@@ -1,6 +1,8 @@
 #include "strata/data/files/dataset_card.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
@@ -77,11 +79,10 @@ class CardReader {
   }
 
  private:
-  // Line 1 of the file is the rule above the YAML.
   [[noreturn]] void refuse(const YAML::Node& at, const std::string& what,
                            const std::string& expected) const {
-    throw FormatError("{}:{}: found no usable \"{}\" of a configuration, expected {}", subject_,
-                      at.Mark().line + 2, what, expected);
+    throw FormatError("{}: found no usable \"{}\" of a configuration, expected {}", where(at), what,
+                      expected);
   }
 
   static std::string name_of(const YAML::Node& info) {
@@ -122,28 +123,31 @@ class CardReader {
     return entry[key].as<std::string>();
   }
 
-  // Keys that would change the rows, were they followed (sep, sample_by, field, ...).
-  void require_known(const YAML::Node& entry, const std::vector<std::string>& known) const {
+  // Line 1 of the file is the rule above the YAML.
+  std::string where(const YAML::Node& node) const {
+    return fmt::format("{}:{}", subject_, node.Mark().line + 2);
+  }
+
+  std::vector<DatasetConfiguration::OtherKey> other_keys(
+      const YAML::Node& entry, const std::vector<std::string>& known) const {
+    std::vector<DatasetConfiguration::OtherKey> others;
     for (const auto& member : entry) {
       const YAML::Node& key = member.first;
       const std::string name = key.IsScalar() ? key.as<std::string>() : "(no text)";
-      if (std::ranges::find(known, name) != known.end()) continue;
-      throw FormatError(
-          "{}:{}: found \"{}\" in a configuration, expected only {}; convert its files so that "
-          "they "
-          "need it not, or name them with --dataset_name",
-          subject_, key.Mark().line + 2, name, fmt::join(known, ", "));
+      if (std::ranges::find(known, name) == known.end()) others.push_back({name, where(key)});
     }
+    return others;
   }
 
   DatasetConfiguration read_entry(const YAML::Node& entry) const {
     if (!entry.IsMap() || !entry["config_name"]) refuse(entry, "config_name", "its name");
-    require_known(entry,
-                  {"config_name", "default", "data_dir", "data_files", "version", "description"});
-    DatasetConfiguration one{.name = text_of(entry, "config_name"),
-                             .is_default = entry["default"] && entry["default"].as<bool>(false),
-                             .data_dir = text_of(entry, "data_dir"),
-                             .data_files = {}};
+    DatasetConfiguration one{
+        .name = text_of(entry, "config_name"),
+        .is_default = entry["default"] && entry["default"].as<bool>(false),
+        .data_dir = text_of(entry, "data_dir"),
+        .data_files = {},
+        .other_keys = other_keys(
+            entry, {"config_name", "default", "data_dir", "data_files", "version", "description"})};
     if (entry["data_files"]) read_files(entry["data_files"], one);
     return one;
   }
@@ -159,7 +163,7 @@ class CardReader {
       if (item.IsScalar()) {
         plain.push_back(item.as<std::string>());
       } else if (item.IsMap() && item["split"] && item["path"]) {
-        require_known(item, {"split", "path"});
+        if (item.size() != 2) refuse(item, "data_files", "entries of \"split\" and \"path\" alone");
         const std::string split = text_of(item, "split");
         if (std::ranges::any_of(one.data_files, [&](const auto& f) { return f.first == split; })) {
           refuse(item, "split", "each split once");
@@ -188,6 +192,37 @@ class CardReader {
 
   std::string subject_;
 };
+
+// Whether a loader of `datasets` for files that are read here makes other rows, or values, of them
+// by this key. Other keys are of no effect there, either.
+bool changes_rows(const std::string& key) {
+  static const std::set<std::string_view> kKeys = {
+      "features", "encoding", "encoding_errors", "drop_labels", "drop_metadata",
+      // of JSON
+      "field", "parse_agent_traces",
+      // of text
+      "sample_by", "keep_linebreaks",
+      // of parquet
+      "columns", "filters", "fragment_scan_options", "on_bad_files",
+      // of tables
+      "sep", "delimiter", "header", "names", "column_names", "index_col", "usecols", "prefix",
+      "mangle_dupe_cols", "converters", "true_values", "false_values", "skipinitialspace",
+      "skiprows", "skipfooter", "nrows", "na_values", "keep_default_na", "na_filter",
+      "skip_blank_lines", "thousands", "decimal", "lineterminator", "quotechar", "quoting",
+      "doublequote", "escapechar", "comment", "dialect", "error_bad_lines", "warn_bad_lines",
+      "on_bad_lines", "date_format", "pd_read_csv_kwargs"};
+  return kKeys.contains(key);
+}
+
+void require_known(const DatasetConfiguration& one) {
+  for (const auto& [key, where] : one.other_keys) {
+    if (!changes_rows(key)) continue;
+    throw FormatError(
+        "{}: found \"{}\" in the configuration \"{}\", expected none that changes how files are "
+        "read; convert its files so that they need it not, or name them with --dataset_name",
+        where, key, one.name);
+  }
+}
 
 // What `read` makes of the card of a folder; nothing where there is none.
 template <typename Read>
@@ -231,6 +266,7 @@ const DatasetConfiguration& choose_configuration(const std::vector<DatasetConfig
     names.push_back(one.name);
     if (name.empty() ? all.size() == 1 || one.name == "default" || one.is_default
                      : one.name == name) {
+      require_known(one);
       return one;
     }
   }

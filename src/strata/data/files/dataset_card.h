@@ -18,6 +18,11 @@ struct DatasetConfiguration {
   std::string data_dir;  // below the data set's folder; empty: that folder
   // Splits and the patterns of their files, in the order of the card. Empty: found by their names.
   std::vector<std::pair<std::string, std::vector<std::string>>> data_files;
+  // Keys that nothing is made of, and where they stand ("README.md:5").
+  struct OtherKey {
+    std::string name, where;
+  };
+  std::vector<OtherKey> other_keys = {};
 };
 
 // Empty where there is no card or it names none. Errors: FormatError with the line for YAML that
@@ -25,7 +30,8 @@ struct DatasetConfiguration {
 std::vector<DatasetConfiguration> read_configurations(const std::filesystem::path& folder);
 
 // The one of that name; without a name the default one (the only one, the one called "default" or
-// the one that says so). Requires: `all` is not empty. Errors: ConfigError that lists them.
+// the one that says so). Requires: `all` is not empty. Errors: ConfigError that lists them;
+// FormatError for one with a key that changes how `datasets` reads its files.
 const DatasetConfiguration& choose_configuration(const std::vector<DatasetConfiguration>& all,
                                                  const std::string& name,
                                                  const std::string& subject);

@@ -21,6 +21,7 @@
 #include "strata/base/error.h"
 #include "strata/data/files/arrow_values.h"
 #include "strata/data/files/class_names.h"
+#include "strata/data/files/json_columns.h"
 #include "strata/data/files/row_collector.h"
 #include "strata/text/utf8.h"
 
@@ -90,7 +91,14 @@ void require_sound(const arrow::Array& column, const std::string& name, const st
 
 class BatchReader {
  public:
-  explicit BatchReader(RowCollector& rows) : rows_(rows) {}
+  // `metadata`: the schema's, may be null.
+  BatchReader(RowCollector& rows, const std::shared_ptr<const arrow::KeyValueMetadata>& metadata)
+      : rows_(rows) {
+    const int at = metadata ? metadata->FindKey("huggingface") : -1;
+    const std::string described = at < 0 ? "" : metadata->value(at);
+    rows.name_classes(read_class_names(described));
+    features_ = read_features(described);
+  }
 
   // Whether the next `rows` of the file are left unread.
   bool passes_over(int64_t rows) {
@@ -110,8 +118,11 @@ class BatchReader {
           "objects; write texts as strings, not as bytes",
           rows_.file(), left_out_name(*batch.schema()->field(0)));
     }
+    std::vector<std::shared_ptr<arrow::Array>> values;
     for (const int i : columns) {
-      require_sound(*batch.column(i), batch.schema()->field(i)->name(), rows_.file());
+      const std::string& name = batch.schema()->field(i)->name();
+      require_sound(*batch.column(i), name, rows_.file());
+      values.push_back(as_featured(*batch.column(i), name));
     }
     for (int i = 0; i < batch.num_columns(); ++i) {
       if (std::ranges::find(columns, i) != columns.end()) continue;
@@ -122,13 +133,12 @@ class BatchReader {
       if (rows_.passes_over()) continue;
       try {
         Json fields = Json::object();
-        for (const int i : columns) {
-          fields[batch.schema()->field(i)->name()] = value_at(*batch.column(i), row);
+        for (size_t i = 0; i < columns.size(); ++i) {
+          fields[batch.schema()->field(columns[i])->name()] = value_at(*values[i], row);
         }
         rows_.add(std::move(fields), line_);
       } catch (const FormatError& error) {
-        rows_.refuse(
-            fmt::format("{}:{}: {}, expected UTF-8 text", rows_.file(), line_, error.what()));
+        rows_.refuse(fmt::format("{}:{}: {}", rows_.file(), line_, error.what()));
       }
     }
   }
@@ -146,15 +156,17 @@ class BatchReader {
   }
 
  private:
+  std::shared_ptr<arrow::Array> as_featured(const arrow::Array& column,
+                                            const std::string& name) const {
+    const auto feature = features_.find(name);
+    return with_type(column,
+                     featured_type(column.type(), feature == features_.end() ? Json() : *feature));
+  }
+
   RowCollector& rows_;
+  Json features_;
   int64_t line_ = 0;
 };
-
-// `metadata` may be null.
-ClassNames classes_in(const std::shared_ptr<const arrow::KeyValueMetadata>& metadata) {
-  const int at = metadata ? metadata->FindKey("huggingface") : -1;
-  return at < 0 ? ClassNames{} : read_class_names(metadata->value(at));
-}
 
 // The file's bytes, which must outlive what is made of it.
 std::shared_ptr<arrow::io::BufferReader> open_mapped(std::span<const std::byte> bytes) {
@@ -179,6 +191,7 @@ size_t end_of(const parquet::RowGroupMetaData& group, size_t file_size) {
 parquet::ArrowReaderProperties reader_properties() {
   parquet::ArrowReaderProperties properties;
   properties.set_pre_buffer(false);
+  properties.set_arrow_extensions_enabled(true);  // JSON of writers that know nothing of Arrow
   return properties;
 }
 
@@ -207,8 +220,7 @@ void read_parquet_rows(const std::filesystem::path& path, RowCollector& rows) {
     require(builder.Open(open_mapped(bytes), page_properties()), name);
     const auto reader = take(builder.properties(reader_properties())->Build(), name);
     const auto metadata = reader->parquet_reader()->metadata();
-    rows.name_classes(classes_in(metadata->key_value_metadata()));
-    BatchReader batches(rows);
+    BatchReader batches(rows, metadata->key_value_metadata());
     size_t position = 0;
     for (int i = 0; i < reader->num_row_groups() && rows.wants_more(); ++i) {
       if (!batches.passes_over(metadata->RowGroup(i)->num_rows())) {
@@ -232,16 +244,15 @@ void read_arrow_batches(std::span<const std::byte> bytes, RowCollector& rows) {
   const size_t size = bytes.size();
   const std::string& name = rows.file();
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), size);
-  BatchReader batches(rows);
   const auto source = open_mapped(bytes);
   if (!text.starts_with("ARROW1")) {
     const auto reader = take(arrow::ipc::RecordBatchStreamReader::Open(source), name);
-    rows.name_classes(classes_in(reader->schema()->metadata()));
+    BatchReader batches(rows, reader->schema()->metadata());
     batches.read_all(*reader, size,
                      [&] { return static_cast<size_t>(take(source->Tell(), name)); });
   } else {
     const auto reader = take(arrow::ipc::RecordBatchFileReader::Open(source), name);
-    rows.name_classes(classes_in(reader->schema()->metadata()));
+    BatchReader batches(rows, reader->schema()->metadata());
     const auto count = static_cast<size_t>(reader->num_record_batches());
     for (size_t i = 0; i < count && rows.wants_more(); ++i) {
       rows.move_to(size / count * i, size);  // batches are of about one size

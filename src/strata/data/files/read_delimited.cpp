@@ -11,11 +11,6 @@
 namespace strata::data {
 namespace {
 
-struct Field {
-  std::string text;
-  bool is_quoted = false;
-};
-
 // What the reference's CSV reader (pandas) takes for no value, in quotes or not.
 bool is_missing(const std::string& text) {
   static const std::set<std::string_view> words = {
@@ -36,34 +31,48 @@ class CsvScanner {
   // The line where the next record begins.
   int64_t line() const { return line_; }
 
-  std::vector<Field> next() {
-    std::vector<Field> fields;
+  // Over lines without content, which pandas does not count as records: nothing, or blanks that
+  // separate no fields.
+  void skip_blank_lines() {
+    while (!at_end()) {
+      size_t end = at_;
+      while (end < text_.size() && is_blank(text_[end])) ++end;
+      if (end < text_.size() && text_[end] != '\n' && text_[end] != '\r') return;
+      at_ = end;
+      if (at_ < text_.size()) end_line();
+    }
+  }
+
+  std::vector<std::string> next() {
+    std::vector<std::string> fields;
     while (true) {
       fields.push_back(next_field());
       if (at_ >= text_.size()) return fields;
-      const char c = text_[at_++];
-      if (c == separator_) continue;
-      if (c == '\r' && at_ < text_.size() && text_[at_] == '\n') ++at_;
-      ++line_;
-      return fields;
+      if (text_[at_] != separator_) {
+        end_line();
+        return fields;
+      }
+      ++at_;
     }
   }
 
  private:
+  bool is_blank(char c) const { return (c == ' ' || c == '\t') && c != separator_; }
+
+  // Over its \n, \r\n or \r.
+  void end_line() {
+    at_ += text_.substr(at_).starts_with("\r\n") ? 2 : 1;
+    ++line_;
+  }
+
   bool ends_field(char c) const { return c == separator_ || c == '\n' || c == '\r'; }
 
-  Field next_field() {
-    Field field;
-    if (at_ < text_.size() && text_[at_] == '"') {
-      take_quoted(field.text);
-      field.is_quoted = true;
-      while (at_ < text_.size() && !ends_field(text_[at_])) field.text += text_[at_++];
-      return field;
-    }
+  std::string next_field() {
+    std::string field;
+    if (at_ < text_.size() && text_[at_] == '"') take_quoted(field);
     const size_t begin = at_;
     while (at_ < text_.size() && !ends_field(text_[at_])) ++at_;
-    field.text = text_.substr(begin, at_ - begin);
-    return field;
+    return field.append(text_.substr(begin, at_ - begin));
   }
 
   void take_quoted(std::string& into) {
@@ -100,12 +109,12 @@ std::vector<std::string> read_header(CsvScanner& scanner, const std::string& sub
   }
   std::vector<std::string> names;
   std::set<std::string> seen;
-  for (Field& field : scanner.next()) {
-    if (!field.text.empty() && !seen.insert(field.text).second) {
+  for (std::string& field : scanner.next()) {
+    if (!field.empty() && !seen.insert(field).second) {
       throw FormatError("{}:1: found the column \"{}\" twice, expected every name once", subject,
-                        field.text);
+                        field);
     }
-    names.push_back(std::move(field.text));
+    names.push_back(std::move(field));
   }
   // The index that pandas writes before its columns, under the name that pandas reads it by.
   for (size_t i = 0; i < names.size(); ++i) {
@@ -136,14 +145,14 @@ void require_separator(const std::vector<std::string>& names, char separator,
 
 void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
   CsvScanner scanner(text, separator, rows.file());
+  scanner.skip_blank_lines();
   const std::vector<std::string> names = read_header(scanner, rows.file());
   require_separator(names, separator, rows.file());
-  while (!scanner.at_end() && rows.wants_more()) {
+  for (scanner.skip_blank_lines(); !scanner.at_end() && rows.wants_more();
+       scanner.skip_blank_lines()) {
     const int64_t line = scanner.line();
-    const std::vector<Field> fields = scanner.next();
+    const std::vector<std::string> fields = scanner.next();
     rows.move_to(scanner.position(), text.size());
-    const bool is_blank = fields.size() == 1 && fields[0].text.empty() && !fields[0].is_quoted;
-    if (is_blank) continue;
     if (fields.size() != names.size()) {
       rows.refuse(fmt::format("{}:{}: found {} fields, expected {} as in the first line",
                               rows.file(), line, fields.size(), names.size()));
@@ -153,8 +162,8 @@ void read_csv_rows(std::string_view text, char separator, RowCollector& rows) {
     Json row = Json::object();
     bool is_good = true;
     for (size_t i = 0; i < fields.size() && is_good; ++i) {
-      is_good = text::is_valid_utf8(fields[i].text);
-      row[names[i]] = is_missing(fields[i].text) ? Json(nullptr) : Json(fields[i].text);
+      is_good = text::is_valid_utf8(fields[i]);
+      row[names[i]] = is_missing(fields[i]) ? Json(nullptr) : Json(fields[i]);
     }
     if (is_good) {
       rows.add(std::move(row), line);

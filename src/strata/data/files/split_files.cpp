@@ -14,7 +14,9 @@
 #include "strata/base/near_path.h"
 #include "strata/data/files/dataset_card.h"
 #include "strata/data/files/file_format.h"
+#include "strata/data/files/file_kinds.h"
 #include "strata/data/files/folder_patterns.h"
+#include "strata/data/files/saved_sets.h"
 #include "strata/data/files/shard_names.h"
 #include "strata/data/files/source.h"
 
@@ -109,46 +111,6 @@ std::string unpacker_of(const fs::path& path) {
       "{}: found a file of an unknown format, expected .jsonl, .json, .csv, .tsv, .txt (each also "
       "with .gz or .zst), .parquet or .arrow{}",
       path.string(), advice);
-}
-
-// Where Dataset.save_to_disk keeps its list of files.
-bool is_saved_dataset(const fs::path& folder) {
-  return fs::exists(folder / "state.json") && fs::exists(folder / "dataset_info.json");
-}
-
-// The folders of DatasetDict.save_to_disk by split; empty for any other folder.
-std::vector<std::string> saved_splits(const fs::path& folder) {
-  const fs::path list = folder / "dataset_dict.json";
-  if (!fs::exists(list)) return {};
-  const Json json = read_json_file(list);
-  std::vector<std::string> names;
-  if (json.is_object() && json.contains("splits") && json["splits"].is_array()) {
-    for (const Json& name : json["splits"]) {
-      if (name.is_string()) names.push_back(name.get<std::string>());
-    }
-  }
-  if (names.empty()) {
-    throw FormatError("{}: found no list of \"splits\", expected their names", list.string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::vector<fs::path> saved_files(const fs::path& folder) {
-  const fs::path path = folder / "state.json";
-  const Json state = read_json_file(path);
-  std::vector<fs::path> files;
-  if (state.is_object() && state.contains("_data_files") && state["_data_files"].is_array()) {
-    for (const Json& file : state["_data_files"]) {
-      if (file.is_object() && file.contains("filename") && file["filename"].is_string()) {
-        files.push_back(folder / file["filename"].get<std::string>());
-      }
-    }
-  }
-  if (files.empty()) {
-    throw FormatError("{}: found no \"_data_files\", expected the files' names", path.string());
-  }
-  return files;
 }
 
 [[noreturn]] void refuse_split(const std::string& subject, const std::vector<std::string>& have,
@@ -325,9 +287,19 @@ std::vector<fs::path> find_split_files(const fs::path& file_or_folder, const std
     if (split != "train") refuse_split(subject, {"train"}, split);
     return saved_files(file_or_folder);
   }
-  std::vector<fs::path> files = find_configured(file_or_folder, split, configuration);
+  std::vector<fs::path> files =
+      choose_kind(find_configured(file_or_folder, split, configuration)).kept;
   require_all_shards(files);
   return files;
+}
+
+std::vector<fs::path> find_left_out_files(const fs::path& file_or_folder, const std::string& split,
+                                          const std::string& configuration) {
+  if (!fs::is_directory(file_or_folder) || is_saved_dataset(file_or_folder) ||
+      !saved_splits(file_or_folder).empty()) {
+    return {};
+  }
+  return choose_kind(find_configured(file_or_folder, split, configuration)).left_out;
 }
 
 bool would_read(const fs::path& file_or_folder, const std::string& split,
@@ -364,12 +336,16 @@ bool would_read(const fs::path& file_or_folder, const std::string& split,
   }
   std::vector<std::string> files = list_files(folder);
   std::erase_if(files, [](const std::string& name) { return !is_readable(name); });
-  const std::vector<std::string> before = split_by_words(files)[split];
+  const auto names_of_split = [&] {
+    const std::vector<std::string> names = split_by_words(files)[split];
+    return choose_kind({names.begin(), names.end()}).kept;
+  };
+  const std::vector<fs::path> before = names_of_split();
   if (!std::ranges::binary_search(files, relative)) {
     files.insert(std::ranges::upper_bound(files, relative), relative);
   }
-  const std::vector<std::string> after = split_by_words(files)[split];
-  return after != before || std::ranges::find(after, relative) != after.end();
+  const std::vector<fs::path> after = names_of_split();
+  return after != before || std::ranges::find(after, fs::path(relative)) != after.end();
 }
 
 bool has_split(const fs::path& file_or_folder, const std::string& split,

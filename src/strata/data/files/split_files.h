@@ -7,7 +7,8 @@
 
 namespace strata::data {
 
-// The files of `split` in reading order. See read_split for the places and their order.
+// The files of `split` in reading order, those of one kind (file_kinds.h). See read_split for the
+// places and their order.
 // `configuration`: of the data set's card (dataset_card.h), or else a folder in it; empty: the
 // card's default, or the whole folder.
 // Errors: ConfigError for a split or configuration that is not there, a split that is there twice
@@ -16,6 +17,11 @@ namespace strata::data {
 std::vector<std::filesystem::path> find_split_files(const std::filesystem::path& file_or_folder,
                                                     const std::string& split,
                                                     const std::string& configuration = {});
+
+// Those that are of another kind.
+std::vector<std::filesystem::path> find_left_out_files(const std::filesystem::path& file_or_folder,
+                                                       const std::string& split,
+                                                       const std::string& configuration = {});
 
 // Whether `file`, which need not be there yet, is one of those that find_split_files would give for
 // the split, or changes which they are. Never for a split that is one file.

@@ -93,7 +93,11 @@ Interpreter::Flow Interpreter::exec(const Stmt& stmt, Scope& scope, std::string&
       std::string inner;
       exec(stmt.body, new_scope(&scope), inner);
       const Value text(std::move(inner));
-      out += to_text(eval_filter(*stmt.value, scope, &text), budget_);
+      const Value filtered = eval_filter(*stmt.value, scope, &text);
+      if (!filtered.is_string()) {
+        throw Fault(std::string("filter block: found ") + filtered.type_name() + ", expected str");
+      }
+      out += to_text(filtered, budget_);
       break;
     }
     case StmtKind::kWith: {

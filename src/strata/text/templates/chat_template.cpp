@@ -102,6 +102,7 @@ void add_specials(const Tokenizer::Specials& specials, Variables& variables) {
   add("bos_token", specials.bos), add("eos_token", specials.eos), add("unk_token", specials.unk);
   add("sep_token", specials.sep), add("pad_token", specials.pad), add("cls_token", specials.cls);
   add("mask_token", specials.mask);
+  for (const auto& [name, token] : specials.own) variables.emplace_back(name, token);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "strata/launch/restarts.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/saving/resume.h"
+#include "strata/train/split_loader.h"
 
 namespace strata::train {
 
@@ -83,6 +84,7 @@ DataRows Trainer::data_rows() const {
   return {.per_step = plan_.accumulation * config_.train.per_device_train_batch_size *
                       trainee_.store->mesh().data_parallel_size(),
           .count = static_cast<int64_t>(datasets_.train.size()),
+          .wanted = rows_of_stream(config_, trainee_.store->mesh().data_parallel_size()),
           .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed)),
           .content = rows_content_};
 }

@@ -188,6 +188,18 @@ void require_same_kind(const fs::path& source, const Json& saved, const Json& no
   }
 }
 
+// Whether the rows of both runs may be those of one set. A stream that was read as far as the steps
+// of a run need says only that the set has as many.
+bool may_be_one_set(const DataRows& now, const Json& progress) {
+  const auto count = progress.value("num_rows", now.count);
+  // Older versions do not say it: of a stream they may have wanted no more than they had.
+  const auto wanted = progress.value("num_wanted_rows", now.wanted == 0 ? int64_t{0} : count);
+  const bool is_whole = now.wanted == 0 || now.count < now.wanted;
+  const bool was_whole = wanted == 0 || count < wanted;
+  if (is_whole && was_whole) return now.count == count;
+  return is_whole ? count <= now.count : !was_whole || now.count <= count;
+}
+
 }  // namespace
 
 std::vector<std::string> look_for_checkpoint(const config::TrainConfig& config,
@@ -277,8 +289,10 @@ std::vector<std::string> different_rows(const DataRows& now, const Json& progres
   };
   compare("rows_per_step", now.per_step, "rows a step (ranks x batch x accumulation)",
           "steps are counted on, so rows are left out or trained on twice");
-  compare("num_rows", now.count, "rows of training data",
-          "their order is another one, so rows are left out or trained on twice");
+  if (!may_be_one_set(now, progress)) {
+    compare("num_rows", now.count, "rows of training data",
+            "their order is another one, so rows are left out or trained on twice");
+  }
   compare("data_seed", now.seed, "as data_seed",
           "rows come in another order, so some are left out or trained on twice");
   const bool has_as_many = progress.value("num_rows", int64_t{-1}) == now.count;
@@ -357,6 +371,7 @@ void require_same_labels(const fs::path& source, const checkpoint::SmallFiles& c
 Json to_json(const DataRows& rows) {
   return {{"rows_per_step", rows.per_step},
           {"num_rows", rows.count},
+          {"num_wanted_rows", rows.wanted},
           {"data_seed", rows.seed},
           {"rows_content", rows.content}};
 }

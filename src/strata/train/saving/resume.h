@@ -48,6 +48,7 @@ void load_weights(const std::filesystem::path& folder, Trainee& trainee, const A
 struct DataRows {
   int64_t per_step = 0;  // of all ranks
   int64_t count = 0;     // of the training data
+  int64_t wanted = 0;    // of a stream, so many are read where it has them; 0: all
   int64_t seed = 0;      // of their order
   std::string content;   // of the rows themselves, as data::TokenStore::content() has it
 };
