@@ -8,8 +8,9 @@ import pytest
 import classified_memory
 import memory_table
 import tiny_llama
+import tiny_t5
 from memory_table import H, HEADS, I, KEYS, L, LORA, PACKED, TABLE, V
-from running import PROGRAM, base_flags, environment, flag_words, multiplies_bf16, run_strata
+from running import PROGRAM, base_flags, environment, flag_words, multiplies_bf16, run_program, run_strata
 
 
 def sent_in_theory(world, strategy, flags):
@@ -144,6 +145,27 @@ def test_measured_is_the_planned_of_whole_texts(model, tmp_path, row):
     assert found.tensors_measured > 20
     assert set(found.temporary) <= {"activations", "runtime", "KiB"}
     assert found.grown == 0, found
+
+
+@pytest.mark.parametrize("source, answer", [(200, 16), (16, 100)], ids=["sources", "long"])
+def test_measured_is_the_planned_of_answers(tmp_path, source, answer):
+    """Every layer of the decoder keeps keys and values of all sources, and of the answers to their last token."""
+    model = tiny_t5.save_t5(tmp_path / "t5", d_model=128, d_kv=32, num_heads=8, d_ff=256, num_layers=1, num_decoder_layers=6, scale=0.05)
+    rows = [{"sentence": "rose " * 200, "label": "positive"}] * 32
+    (tmp_path / "data").mkdir()
+    for split in ("train", "test"):
+        tiny_llama.write_rows(tmp_path / f"data/{split}.jsonl", rows)
+    flags = {"model_name_or_path": model, "dataset_name": tmp_path / "data", "output_dir": tmp_path / "out", "bf16": False,
+             "text_column": "sentence", "summary_column": "label", "max_source_length": source, "max_target_length": 4,
+             "predict_with_generate": True, "generation_max_length": answer, "per_device_train_batch_size": 1,
+             "per_device_eval_batch_size": 32, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "save_strategy": "no",
+             "disable_tqdm": True, "wall_clock_breakdown": True}
+    run = run_program(flags, recipe="seq2seq")
+    found = [memory_table.megabytes(size) for size in memory_table.MEMORY.search(run.text).groups()]
+    print(found)
+    planned, measured, tensors_planned, tensors_measured = found
+    assert measured == pytest.approx(planned, rel=0.05)
+    assert tensors_measured == pytest.approx(tensors_planned, rel=0.05)
 
 
 @pytest.mark.parametrize("world", [1, 2])

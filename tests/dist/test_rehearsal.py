@@ -10,6 +10,7 @@ import threading
 import pytest
 
 import memory_table
+import tiny_t5
 from running import BUILD, base_flags, environment, output_files, run_program, run_strata, words_of
 
 LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.3, lora_target_modules=["q_proj", "up_proj"])
@@ -156,3 +157,18 @@ def test_batch_that_does_not_fit_is_named_with_its_setting(inputs, tmp_path, whi
     assert "rehearsal: found too little memory for the longest" in text, text
     assert "in 36 rows" in text and advice in text
     assert '"loss"' not in (tmp_path / "out" / "metrics.jsonl").read_text()
+
+
+def test_rehearsal_writes_the_longest_answers(tmp_path):
+    """Whatever the model would end them with; its own evaluations stay as they are."""
+    model = tiny_t5.save_t5(tmp_path / "t5", **tiny_t5.GATED)
+    data = tiny_t5.save_pairs(tmp_path / "data")
+    flags = {"model_name_or_path": model, "dataset_name": data, "bf16": False, "max_source_length": 14, "max_target_length": 4,
+             "per_device_train_batch_size": 2, "per_device_eval_batch_size": 4, "max_steps": 2, "logging_steps": 1,
+             "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", "disable_tqdm": True, "predict_with_generate": True,
+             "generation_max_length": 9}
+    plain, rehearsed = (run_strata(dict(flags, output_dir=tmp_path / str(rehearse), rehearse=rehearse), 2, recipe="seq2seq")
+                        for rehearse in (False, True))
+    assert re.search(r"evaluation batch of \d+ tokens with answers of 8 ", said(rehearsed)[0]), rehearsed.text
+    assert rehearsed.history == plain.history
+    assert any("eval_accuracy" in entry for entry in rehearsed.history)

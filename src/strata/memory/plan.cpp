@@ -1,8 +1,11 @@
 #include "strata/memory/plan.h"
 
+#include <numeric>
+
 #include <ATen/ATen.h>
 
 #include "strata/comm/mesh.h"
+#include "strata/nn/attention/decoder_cache.h"
 #include "strata/nn/attention/sequence_parallel.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/optim/adamw.h"
@@ -31,6 +34,29 @@ nn::Batch imagined_batch(const std::vector<int64_t>& documents,
   for (size_t d = 1; d < batch.offsets.size(); ++d) batch.targets[batch.offsets[d] - 1] = -100;
   batch.first_labels.assign(documents.size(), 0);
   return batch;
+}
+
+// One token of each document's answer, as train/loop/answers.cpp makes it.
+nn::Batch imagined_answers(std::shared_ptr<const nn::Batch> source) {
+  nn::Batch batch;
+  batch.offsets.resize(source->offsets.size());
+  std::iota(batch.offsets.begin(), batch.offsets.end(), int64_t{0});
+  batch.ids = at::empty({batch.offsets.back()}, source->ids.options());
+  batch.positions = batch.token_keys = at::empty_like(batch.ids);
+  batch.source = std::move(source);
+  return batch;
+}
+
+// What the answers' earlier tokens left, were there so many of them. Each takes the place of fewer,
+// as a token more does.
+void lengthen(nn::DecoderCache& cache, int64_t length) {
+  const MemoryScope scope(MemoryKind::kActivations);
+  for (nn::DecoderCache::Layer& layer : cache.layers) {
+    for (at::Tensor* rows : {&layer.keys, &layer.values}) {
+      *rows = at::empty({rows->size(0), length, rows->size(2), rows->size(3)}, rows->options());
+    }
+  }
+  cache.length = length;
 }
 
 class Walk {
@@ -123,6 +149,31 @@ class Walk {
   void evaluate() {
     if (options_.eval_documents.empty()) return;
     run_forward(options_.eval_documents, options_.eval_sources, shard::Products::kOfEvaluation);
+    if (options_.answer_tokens > 0 && !is_over()) answer();
+  }
+
+  // Keys and values grow with every token, so that the last one takes most. Of long answers not
+  // every token is walked.
+  void answer() {
+    constexpr int64_t kMostWalked = 32;
+    const auto source =
+        std::make_shared<const nn::Batch>(imagined_batch(options_.answered_sources, {}));
+    models::Model& model = store_.model();
+    nn::DecoderCache cache(static_cast<int64_t>(model.blocks().size()) - model.decoder_begin() - 2);
+    at::Tensor logits;
+    nn::ForwardContext context;
+    context.generation.decoder_cache = &cache;
+    context.head.next_logits = &logits;
+    executor_.evaluate(imagined_answers(source), context);
+    ++cache.length;
+    const int64_t last = options_.answer_tokens - 1;
+    const int64_t walked = std::min(last, kMostWalked);
+    for (int64_t i = 1; i <= walked; ++i) {
+      const int64_t earlier = last * i / walked;
+      if (earlier > cache.length) lengthen(cache, earlier);
+      executor_.decode(imagined_answers(source), context);
+      ++cache.length;
+    }
   }
 
   void run_forward(const std::vector<int64_t>& documents, const std::vector<int64_t>& sources,

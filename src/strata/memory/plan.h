@@ -22,6 +22,9 @@ struct WalkOptions {
   int64_t accumulation = 1;
   // Encoder-decoder models: each document's source. Empty: there are none.
   std::vector<int64_t> sources{}, eval_sources{};
+  // Those of the documents that an evaluation answers, and the most tokens of an answer; 0: none.
+  std::vector<int64_t> answered_sources{};
+  int64_t answer_tokens = 0;
   bool balances_experts = false;  // the step asks a nn::ExpertBalance
   // The walk ends behind the phase in which more than this is in use.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
@@ -41,7 +44,8 @@ struct Plan {
   std::vector<StepMemory> schedule;  // of a micro-step in the steady state
 };
 
-// Runs two optimizer steps (the second is the steady state), an evaluation and an export.
+// Runs two optimizer steps (the second is the steady state), an evaluation with its answers and an
+// export.
 // Requires: everything rests on device meta, on a mesh of fake groups, and `account` is that of the
 // Imagined that lives. Loading has been done in its phase "load".
 Plan walk(Account& account, shard::UnitStore& store, shard::Executor& executor,

@@ -37,6 +37,19 @@ at::Tensor spread(const at::Tensor& values, int64_t total, const Places& where, 
   return longer;
 }
 
+// [D * count], which no real token has, nor any of padding (nn/attention/sequence_parallel.h),
+// whose keys are negative and small. They follow from the document alone, whichever others a rank
+// has.
+at::Tensor keys_in_front(const Batch& batch, int64_t count) {
+  constexpr int64_t kBelowPadding = int64_t{1} << 24;
+  const std::vector<int64_t> starts(batch.offsets.begin(), batch.offsets.end() - 1);
+  const at::Tensor first = batch.token_keys.index_select(
+      0, to_device(at::tensor(starts, at::kLong), batch.token_keys.device()));
+  const at::Tensor numbers =
+      first.mul(count).unsqueeze(1) + at::arange(count, batch.token_keys.options());
+  return numbers.add_(kBelowPadding + 1).neg_().view({-1});
+}
+
 Batch with_prompt(const Batch& batch, int64_t count) {
   const int64_t documents = num_documents(batch.offsets);
   const int64_t total = batch.num_tokens() + documents * count;
@@ -48,6 +61,7 @@ Batch with_prompt(const Batch& batch, int64_t count) {
   // Positions go on from the virtual tokens'.
   longer.positions = spread(batch.positions + count, total, where, 0);
   longer.virtual_rows = to_device(where.in_front, batch.ids.device());
+  longer.token_keys.index_copy_(0, longer.virtual_rows, keys_in_front(batch, count));
   longer.positions.index_copy_(0, longer.virtual_rows,
                                at::arange(count, batch.positions.options()).repeat({documents}));
   longer.targets = spread(batch.targets, total, where, kNotTrained);

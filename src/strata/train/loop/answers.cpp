@@ -50,6 +50,14 @@ std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& to
 
 }  // namespace
 
+int64_t max_answer_tokens(const config::RunConfig& config) {
+  if (!config.train.predict_with_generate) return 0;
+  // As the reference counts: the start token is part of the length.
+  return config.train.generation_max_length.value_or(
+             std::max<int64_t>(config.data.max_target_length, 2)) -
+         1;
+}
+
 std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch& batch,
                                                                 const AnswerOptions& options,
                                                                 Trainee& trainee) {
@@ -101,10 +109,7 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
                                     const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
-  // As the reference counts: the start token is part of the length.
-  const AnswerOptions options{config.train.generation_max_length.value_or(
-                                  std::max<int64_t>(config.data.max_target_length, 2)) -
-                                  1,
+  const AnswerOptions options{max_answer_tokens(config),
                               eos_ids_of(trainee.model_config, tokenizer), is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();

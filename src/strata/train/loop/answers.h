@@ -15,9 +15,12 @@
 
 namespace strata::train {
 
+// The most tokens of an answer that an evaluation writes; 0: it writes none.
+int64_t max_answer_tokens(const config::RunConfig& config);
+
 struct AnswerOptions {
   int64_t max_new_tokens;
-  std::vector<int32_t> eos_ids;  // an answer ends before one of them
+  std::vector<int32_t> eos_ids = {};  // an answer ends before one of them
   StopRequest is_asked_to_stop = {};
 };
 

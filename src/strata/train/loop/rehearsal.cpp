@@ -14,6 +14,8 @@
 #include "strata/ops/matmul/matmul.h"
 #include "strata/optim/adamw.h"
 #include "strata/train/datasets.h"
+#include "strata/train/loop/answers.h"
+#include "strata/train/loop/batch_tensors.h"
 #include "strata/train/loop/micro_pass.h"
 
 namespace strata::train {
@@ -113,6 +115,21 @@ void run_training_batch(const config::RunConfig& config, Trainee& trainee, const
   trainee.optimizer->rehearse();
 }
 
+// With the longest answers that its sources can get, where it gets any. Returns what it was.
+std::string run_evaluation_batch(const config::RunConfig& config, Trainee& trainee,
+                                 const Recipe& recipe, const data::TokenStore& dataset,
+                                 const LongestBatch& longest, Split split) {
+  const data::MicroBatch rows =
+      data::collate_rows(dataset, longest.rows, trainee.model->decoder_start_id());
+  evaluate_batch(config, trainee, recipe, rows, split);
+  const int64_t answer_tokens = split == Split::kEval ? max_answer_tokens(config) : 0;
+  const std::string text = fmt::format("evaluation batch of {} tokens", longest.num_tokens);
+  if (answer_tokens == 0) return text;
+  greedy_answers(to_tensors(rows, trainee.store->options().device),
+                 {.max_new_tokens = answer_tokens}, trainee);
+  return fmt::format("{} with answers of {}", text, answer_tokens);
+}
+
 // Of the host, and of a device that computes what its allocator held.
 std::string peak_text(int64_t host_bytes, at::Device device) {
   const auto mb = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -189,16 +206,15 @@ std::vector<std::string> rehearse(const config::RunConfig& config, Trainee& trai
   for (const data::TokenStore* set : datasets.evaluations()) {
     const LongestBatch longest = longest_evaluation_batch(*set, config, mesh);
     const Clock::time_point start = Clock::now();
+    std::string what;
     with_memory_for(
         fmt::format("the longest evaluation batch ({} in {})", counted(longest.num_tokens, "token"),
                     counted(longest.rows.size(), "row")),
         "lower per_device_eval_batch_size", [&] {
-          evaluate_batch(config, trainee, recipe,
-                         data::collate_rows(*set, longest.rows, trainee.model->decoder_start_id()),
-                         set == &*datasets.eval ? Split::kEval : Split::kSecondEval);
+          what = run_evaluation_batch(config, trainee, recipe, *set, longest,
+                                      set == &*datasets.eval ? Split::kEval : Split::kSecondEval);
         });
-    parts.push_back(fmt::format("evaluation batch of {} tokens {:.1f} s", longest.num_tokens,
-                                seconds_since(start)));
+    parts.push_back(fmt::format("{} {:.1f} s", what, seconds_since(start)));
   }
   if (count_saves(trainer.plan(), config.train, first_step) > 0) {
     const Clock::time_point start = Clock::now();

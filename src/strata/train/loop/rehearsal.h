@@ -1,8 +1,8 @@
 // What would go wrong after hours, before the first step: the longest batch (twice, where gradients
-// accumulate: the second one finds those of the first), the longest evaluation batch, one pass over
-// offloaded state and one checkpoint. Nothing of it stays: no value, moment, counter or file of the
-// run changes, so that losses are those of a run without it. Owns: the choice of batches and the
-// checks. Never: prints.
+// accumulate: the second one finds those of the first), the longest evaluation batch with its
+// answers, one pass over offloaded state and one checkpoint. Nothing of it stays: no value, moment,
+// counter or file of the run changes, so that losses are those of a run without it. Owns: the
+// choice of batches and the checks. Never: prints.
 #pragma once
 
 #include <string>

@@ -11,17 +11,19 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
+#include "strata/train/loop/answers.h"
 #include "strata/train/planning/planned_room.h"
 
 namespace strata::train {
 namespace {
 
-// Which documents of rows share a pass.
-enum class Share { kOwn, kMismatched };
+// By which documents of rows a pass is long.
+enum class Share { kOwn, kMismatched, kSource };
 
 // Tokens that a row has in such a pass.
 int64_t tokens_of(const data::TokenStore& dataset, size_t row, Share share) {
-  return share == Share::kMismatched ? dataset.lengths(row)[1] : dataset.num_own_tokens(row);
+  if (share == Share::kOwn) return dataset.num_own_tokens(row);
+  return dataset.lengths(row)[share == Share::kSource ? 0 : 1];
 }
 
 struct BatchSize {
@@ -87,6 +89,10 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   }
   if (const auto rows = config.preference.precompute_ref_batch_size) {
     run_forward(datasets.train, *rows);
+  }
+  if (datasets.eval && max_answer_tokens(config) > 0) {
+    request.answered_documents =
+        largest_batch(*datasets.eval, of(forward_rows(config)), Share::kSource);
   }
   return request;
 }

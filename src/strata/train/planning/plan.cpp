@@ -15,6 +15,7 @@
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/shard/segments.h"
+#include "strata/train/loop/answers.h"
 #include "strata/train/saving/saving_policy.h"
 #include "strata/train/setup/assemble.h"
 #include "strata/train/setup/device.h"
@@ -210,6 +211,9 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
     walk.eval_documents = !request.eval_documents.empty()
                               ? request.eval_documents
                               : full_batch(rows, config, *trainee.model);
+    walk.answer_tokens = max_answer_tokens(config);
+    walk.answered_sources =
+        !request.answered_documents.empty() ? request.answered_documents : walk.eval_documents;
   }
   return walk;
 }
@@ -218,6 +222,7 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
 void split_sources(memory::WalkOptions& walk) {
   walk.sources = take_sources(walk.documents);
   walk.eval_sources = take_sources(walk.eval_documents);
+  walk.answered_sources = take_sources(walk.answered_sources);
 }
 
 // What is no tensor: of libraries on a device; on the host of kernels, of buffers of files (which

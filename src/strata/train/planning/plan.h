@@ -20,6 +20,9 @@ struct PlanRequest {
   // as many as the settings allow.
   std::vector<int64_t> documents;
   std::vector<int64_t> eval_documents;
+  // Of the evaluation batch whose sources are longest, where answers are written; empty: those of
+  // eval_documents.
+  std::vector<int64_t> answered_documents;
   std::vector<int64_t> beside_documents;  // of a forward pass beside each micro-batch, if any
   // Whoever asks only whether a rank fits into this: the walk ends where more is in use, and what
   // the plan says is less than what the run would take.
