@@ -141,11 +141,29 @@ TWO_ENDS = """{%- for m in messages -%}{{ '<|start|>' ~ m.role ~ '<|message|>' }
 {%- if add_generation_prompt -%}{{ '<|start|>assistant<|message|>' }}{%- endif -%}"""
 # Every answer ends with a mark, the conversation with the end token as well (Phi-3).
 ONE_END = TWO_ENDS.replace("('</s>' if loop.last else '<|end|>')", "'<|end|>\\n' ~ ('</s>' if loop.last else '')")
+# The tools stand before the last question, and an answer with calls says nothing beside them (Mistral v0.3).
+CALLS_ALONE = """<s>{%- set ns = namespace(last=0) -%}
+{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = loop.index0 -%}{%- endif -%}{%- endfor -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}
+  {{- ('[TOOLS]' ~ (tools | tojson) ~ '[/TOOLS]' if tools and loop.index0 == ns.last else '') ~ '[INST] ' ~ m.content ~ '[/INST]' -}}
+{%- elif m.tool_calls -%}BEGIN{{ '[CALLS] ' ~ (m.tool_calls | tojson) ~ '</s>' }}END
+{%- elif m.role == 'assistant' -%}BEGIN{{ ' ' ~ m.content ~ '</s>' }}END
+{%- else -%}{{ '[RESULT]' ~ m.content ~ '[/RESULT]' }}{%- endif -%}
+{%- endfor -%}"""
+# What a tool found ends otherwise where more follows (Hermes).
+RESULTS = """{%- for m in messages -%}
+{%- if m.role == 'tool' -%}{{ '<|im_start|>tool\\n<result>\\n' ~ m.content ~ '\\n</result>' ~ ('' if loop.last else '\\n') ~ '<|im_end|>' }}
+{%- elif m.role == 'assistant' -%}{{ '<|im_start|>assistant\\n' -}}
+  BEGIN{{ ('<call>' ~ (m.tool_calls | tojson) ~ '</call>' if m.tool_calls else m.content) ~ '<|im_end|>\\n' }}END
+{%- else -%}{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ '<|im_end|>\\n' }}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
 FEATURES = {"qwen3": QWEN3, "opens reasoning": OPENS, "rewrites the last question": QUESTIONS, "two ends": TWO_ENDS,
-            "an end more": ONE_END}
+            "an end more": ONE_END, "calls alone": CALLS_ALONE, "results of tools": RESULTS}
 # Conversations that the others do not know.
 ONLY = {"rewrites the last question": ("one turn", "turns"), "two ends": ("one turn", "turns", "system"),
-        "an end more": ("one turn", "turns", "system")}
+        "an end more": ("one turn", "turns", "system"), "calls alone": ("one turn", "turns", "calls", "calls alone")}
 VARIABLES = {"as it is": None, "thinking": {"enable_thinking": True}, "not thinking": {"enable_thinking": False}}
 
 

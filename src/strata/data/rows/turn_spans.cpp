@@ -23,6 +23,15 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return at;
 }
 
+// What a message's text has up to the end of its reasoning.
+std::string_view leading_thoughts(const Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return "";
+  const std::string_view text = content->get_ref<const std::string&>();
+  const size_t end = text.rfind("</think>");
+  return end == std::string_view::npos ? "" : text.substr(0, end + 8);
+}
+
 // The message with a probe before its text, behind its reasoning, or after all of it.
 bool add_probe(bool at_end, Json& message) {
   Json& content = message["content"];
@@ -37,6 +46,20 @@ bool add_probe(bool at_end, Json& message) {
   if (!content.is_array()) return false;
   content.insert(at_end ? content.end() : content.begin(),
                  Json{{"type", "text"}, {"text", kProbe}});
+  return true;
+}
+
+// The message with a probe before the name of its first call, or behind that of its last.
+bool add_probe_to_calls(bool at_end, Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array() || calls->empty()) return false;
+  Json& call = at_end ? calls->back() : calls->front();
+  const auto function = call.find("function");
+  Json& named = function == call.end() ? call : *function;
+  const auto name = named.find("name");
+  if (name == named.end() || !name->is_string()) return false;
+  auto& text = name->get_ref<std::string&>();
+  text.insert(at_end ? text.size() : 0, kProbe);
   return true;
 }
 
@@ -214,19 +237,22 @@ std::optional<ByteSpan> TurnSpans::find_appended(size_t k, const std::string& be
 }
 
 // Where the content of message k begins or ends in `rendering`, the rendering of `messages`: where
-// a probe at that place first changes it.
+// a probe at that place first changes it. Many templates show no content beside calls: there the
+// name of a call stands for it.
 std::optional<size_t> TurnSpans::content_border(const Json& messages, size_t k,
                                                 const std::string& rendering,
                                                 bool generation_prompt, bool at_end) const {
-  Json changed = messages;
-  if (!add_probe(at_end, changed[k])) return std::nullopt;
-  try {
-    const std::string probed = render(changed, generation_prompt);
-    if (probed == rendering) return std::nullopt;
-    return common_prefix(probed, rendering);
-  } catch (const FormatError&) {
-    return std::nullopt;
+  for (const auto add : {add_probe, add_probe_to_calls}) {
+    Json changed = messages;
+    if (!add(at_end, changed[k])) continue;
+    try {
+      const std::string probed = render(changed, generation_prompt);
+      if (probed != rendering) return common_prefix(probed, rendering);
+    } catch (const FormatError&) {
+      return std::nullopt;
+    }
   }
+  return std::nullopt;
 }
 
 std::optional<ByteSpan> TurnSpans::find_answer_by_content(size_t k,
@@ -249,10 +275,18 @@ std::optional<ByteSpan> TurnSpans::find_answer_by_content(size_t k,
   const std::string without = render_prefix(k, /*generation_prompt=*/false);
   const size_t generation = before.starts_with(without) ? before.size() - without.size() : 0;
   const bool is_role_seen = common + generation > prompt.size();
-  if (common != header.size() && common != prompt.size() && !is_role_seen) return std::nullopt;
+  const bool is_prompt_whole = common == header.size() || common == prompt.size() || is_role_seen;
+  // What stands before the prompt may look otherwise when more follows (Hermes' answers of tools).
+  const std::string_view thoughts = leading_thoughts(messages_[k]);
+  const bool ends_with_prompt = generation > 0 && generation <= prompt.size() &&
+                                header.ends_with(thoughts) &&
+                                header.substr(0, header.size() - thoughts.size())
+                                    .ends_with(prompt.substr(prompt.size() - generation));
+  if (!is_prompt_whole && !ends_with_prompt) return std::nullopt;
+  const size_t begin = is_prompt_whole ? from + common : *content - thoughts.size();
   const auto end = k + 1 == messages_.size() ? text.size() : answer_end_by_content(k);
-  if (!end || *end < from + common) return std::nullopt;
-  return ByteSpan{from + common, *end};
+  if (!end || *end < begin) return std::nullopt;
+  return ByteSpan{begin, *end};
 }
 
 // What follows the answer's content when it is the last message follows it here too.
