@@ -23,6 +23,15 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return at;
 }
 
+// What a message's text has up to the end of its reasoning.
+std::string_view leading_thoughts(const Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || !content->is_string()) return "";
+  const std::string_view text = content->get_ref<const std::string&>();
+  const size_t end = text.rfind("</think>");
+  return end == std::string_view::npos ? "" : text.substr(0, end + 8);
+}
+
 // The message with a probe before its text, behind its reasoning, or after all of it.
 bool add_probe(bool at_end, Json& message) {
   Json& content = message["content"];
@@ -268,10 +277,13 @@ std::optional<ByteSpan> TurnSpans::find_answer_by_content(size_t k,
   const bool is_role_seen = common + generation > prompt.size();
   const bool is_prompt_whole = common == header.size() || common == prompt.size() || is_role_seen;
   // What stands before the prompt may look otherwise when more follows (Hermes' answers of tools).
+  const std::string_view thoughts = leading_thoughts(messages_[k]);
   const bool ends_with_prompt = generation > 0 && generation <= prompt.size() &&
-                                header.ends_with(prompt.substr(prompt.size() - generation));
+                                header.ends_with(thoughts) &&
+                                header.substr(0, header.size() - thoughts.size())
+                                    .ends_with(prompt.substr(prompt.size() - generation));
   if (!is_prompt_whole && !ends_with_prompt) return std::nullopt;
-  const size_t begin = is_prompt_whole ? from + common : *content;
+  const size_t begin = is_prompt_whole ? from + common : *content - thoughts.size();
   const auto end = k + 1 == messages_.size() ? text.size() : answer_end_by_content(k);
   if (!end || *end < begin) return std::nullopt;
   return ByteSpan{begin, *end};
