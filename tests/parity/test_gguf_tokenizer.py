@@ -20,11 +20,11 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 def save_model(folder, vocab_size, family="llama", **more):
-    """A model around a tokenizer that lies there."""
+    """A model around a tokenizer that lies there, with a config.json of its own."""
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    tokenizer = {p.name: p.read_bytes() for p in folder.iterdir()}
+    tokenizer = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != "config.json"}
     settings = dict(SIZES, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
                     vocab_size=vocab_size, bos_token_id=None, eos_token_id=None, **more)
     torch.manual_seed(0)
