@@ -43,6 +43,8 @@ def test_unknown_family(folder, tmp_path):
     assert refuse(folder).endswith("take its language model out of it first, with --to text-model")
 
 
+EXPERTS = dict(head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
+GEMMA = dict(num_hidden_layers=6, head_dim=8, query_pre_attn_scalar=8, sliding_window=7)
 CONFIGS = {
     "a_scale": ("gemma2", dict(head_dim=10, query_pre_attn_scalar=20), "query_pre_attn_scalar = 20, expected 10"),
     "no_softcap": ("gemma2", dict(head_dim=10, query_pre_attn_scalar=10, final_logit_softcapping=None), "final_logit_softcapping"),
@@ -50,9 +52,10 @@ CONFIGS = {
     "heads": ("qwen2", dict(head_dim=10), "head_dim = 10 of 4 heads, expected hidden_size = 32"),
     "positions": ("qwen2", dict(rope_parameters=dict(rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0,
                                                      high_freq_factor=4.0, original_max_position_embeddings=64)), 'rope_type "llama3"'),
-    "router": ("qwen3_moe", dict(head_dim=8, num_experts=4, moe_intermediate_size=16, norm_topk_prob=False), "norm_topk_prob = false"),
-    "dense_layer": ("qwen3_moe", dict(head_dim=8, num_experts=4, moe_intermediate_size=16, norm_topk_prob=True, mlp_only_layers=[0]),
-                    "layers without experts"),
+    "router": ("qwen3_moe", dict(EXPERTS, norm_topk_prob=False), "norm_topk_prob = false"),
+    "dense_layer": ("qwen3_moe", dict(EXPERTS, norm_topk_prob=True, mlp_only_layers=[0]), "layers without experts"),
+    "windows": ("gemma3_text", dict(GEMMA, layer_types=["sliding_attention"] * 3 + ["full_attention"] * 3), "layer 3 without a window"),
+    "all_windows": ("gemma3_text", dict(GEMMA, num_hidden_layers=3), "found a window in every layer, expected none in layer 5"),
     "own_head": ("gemma2", dict(head_dim=10, query_pre_attn_scalar=10, tie_word_embeddings=False), "an output layer with other values"),
 }
 

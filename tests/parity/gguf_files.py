@@ -29,7 +29,10 @@ MODELS = {
     "gemma": dict(SIZES, family="gemma", head_dim=16),
     "gemma2": dict(GEMMA, family="gemma2", attn_logit_softcapping=20.0, final_logit_softcapping=10.0),
     "gemma3": dict(GEMMA, family="gemma3_text", num_hidden_layers=6),
-    "gemma3_pattern": dict(GEMMA, family="gemma3_text", layer_types=["sliding_attention", "full_attention", "full_attention"]),
+    # As the sizes from 4B on.
+    "gemma3_linear": dict(GEMMA, family="gemma3_text", num_hidden_layers=6, rope_parameters={
+        "full_attention": dict(rope_type="linear", rope_theta=1000000.0, factor=8.0),
+        "sliding_attention": dict(rope_type="default", rope_theta=10000.0)}),
     "phi3": dict(SIZES, family="phi3", original_max_position_embeddings=64),
     "phi3_longrope": dict(SIZES, family="phi3", original_max_position_embeddings=64, rope_parameters=dict(
         rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.5, short_factor=[1.0, 1.1, 1.3, 1.4],

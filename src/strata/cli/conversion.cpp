@@ -18,7 +18,7 @@ namespace strata::cli {
 
 namespace fs = std::filesystem;
 
-std::optional<hf::DType> weight_type(const FileFlags& flags) {
+std::optional<hf::DType> weight_type(const FileFlags& flags, const char* expected) {
   if (!flags.has("dtype")) return std::nullopt;
   std::string name = flags.get("dtype");
   for (const auto& [spelling, meaning] :
@@ -26,7 +26,7 @@ std::optional<hf::DType> weight_type(const FileFlags& flags) {
     if (name == spelling) name = meaning;
   }
   if (name != "float32" && name != "bfloat16" && name != "float16") {
-    throw ConfigError("--dtype: found \"{}\", expected float32, bfloat16 or float16", name);
+    throw ConfigError("--dtype: found \"{}\", expected {}; name one of them", name, expected);
   }
   return hf::dtype_of_torch_dtype(name);
 }

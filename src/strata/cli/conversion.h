@@ -15,7 +15,8 @@
 namespace strata::cli {
 
 // --dtype: nothing where it is not given. Throws ConfigError for another type.
-std::optional<hf::DType> weight_type(const FileFlags& flags);
+std::optional<hf::DType> weight_type(const FileFlags& flags,
+                                     const char* expected = "float32, bfloat16 or float16");
 
 // --max_shard_size in bytes, 50GB where it is not given. Throws ConfigError for what is no size.
 uint64_t max_shard_size(const FileFlags& flags);

@@ -208,15 +208,16 @@ void refuse_numbered_states(const checkpoint::SavedState& state, const fs::path&
 }
 
 std::optional<hf::GgufType> gguf_type(const FileFlags& flags) {
+  constexpr const char* kTypes = "float32, bfloat16, float16 or q8_0";
   const std::string name = flags.get("dtype");
   if (name == "q8_0") return hf::GgufType::kQ8_0;
   if (name.starts_with("q") || name.starts_with("iq") || name.starts_with("Q")) {
     throw ConfigError(
-        "--dtype: found \"{}\", expected float32, bfloat16, float16 or q8_0; make the other types "
-        "of such a file with llama.cpp's llama-quantize",
-        name);
+        "--dtype: found \"{}\", expected {}; make the other types of such a file with llama.cpp's "
+        "llama-quantize",
+        name, kTypes);
   }
-  const auto type = weight_type(flags);
+  const auto type = weight_type(flags, kTypes);
   if (!type) return std::nullopt;
   if (*type == hf::DType::kF32) return hf::GgufType::kF32;
   return *type == hf::DType::kF16 ? hf::GgufType::kF16 : hf::GgufType::kBF16;

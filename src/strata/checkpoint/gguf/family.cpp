@@ -129,24 +129,23 @@ void describe_phi3(const Json& json, GgufFamily& family) {
   note_windows(c, family);
 }
 
-// Layers with a window but every `period`th, as llama.cpp takes them without being told; else which
-// they are is told, too.
-void describe_gemma_windows(const LlamaConfig& c, int64_t period, GgufFamily& family) {
+// Layers have a window but every `period`th: so llama.cpp takes them without being told, and its
+// older versions cannot be told. It cannot run a model that has windows in all layers.
+void describe_gemma_windows(const LlamaConfig& c, size_t period, GgufFamily& family) {
   const auto widest = std::ranges::max_element(c.windows);
   if (widest == c.windows.end() || *widest == 0) {
     if (family.architecture == "gemma2") refuse(family, "no layer with a window", "some");
     return;
   }
-  put_size(family, "attention.sliding_window", *widest);
-  std::vector<bool> has_window;
-  bool is_regular = true;
   for (size_t i = 0; i < c.windows.size(); ++i) {
-    has_window.push_back(c.windows[i] != 0);
-    const bool is_expected = (static_cast<int64_t>(i) + 1) % period != 0;
-    is_regular = is_regular && has_window.back() == is_expected;
+    if ((c.windows[i] != 0) == ((i + 1) % period != 0)) continue;
+    refuse(family, fmt::format("layer {} {} a window", i, c.windows[i] != 0 ? "with" : "without"),
+           fmt::format("a window in all layers but every {}th", period));
   }
-  if (is_regular) return;
-  put(family, "attention.sliding_window_pattern", hf::GgufArray(std::move(has_window)));
+  if (c.windows.size() < period) {
+    refuse(family, "a window in every layer", fmt::format("none in layer {}", period - 1));
+  }
+  put_size(family, "attention.sliding_window", *widest);
 }
 
 // llama.cpp takes the scale of the scores from the number of layers, as the published models have

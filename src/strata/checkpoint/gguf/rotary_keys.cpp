@@ -69,6 +69,11 @@ void describe_longrope(const RopeOptions& rope, GgufFamily& family) {
   put(family, "scaling.original_context_length",
       static_cast<uint32_t>(rope.original_max_position_embeddings));
   put(family, "scaling.attn_factor", static_cast<float>(rope.attention_factor));
+  family.notes.push_back(
+      fmt::format("llama.cpp takes long_factor wherever its context (-c) has more than {} tokens, "
+                  "the model for "
+                  "texts of more alone: give texts that are shorter a context of no more",
+                  rope.original_max_position_embeddings));
   family.extra_tensors.emplace_back("rope_factors_long.weight", floats(rope.long_factors));
   family.extra_tensors.emplace_back("rope_factors_short.weight", floats(rope.short_factors));
 }

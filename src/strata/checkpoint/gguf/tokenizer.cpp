@@ -69,7 +69,14 @@ class TokenizerKeys {
           parts_.subject, key, value.dump());
     }
     put("ggml.model", std::string("gpt2"));
-    put("ggml.pre", pre_tokenizer_name(parts_));
+    const std::string rule = pre_tokenizer_name(parts_);
+    put("ggml.pre", rule);
+    if (rule == "tekken" || rule == "gpt-4o") {
+      result_.notes.push_back(fmt::format(
+          "llama.cpp cuts words at combining marks, which the rule \"{}\" does not: the tokens of "
+          "Hindi, Thai or Hebrew with points may be others",
+          rule));
+    }
     TokenList list = byte_level_tokens(parts_, *tokenizer_, num_rows_);
     put_tokens(list);
     put("ggml.merges", hf::GgufArray(merge_lines(parts_)));
