@@ -26,8 +26,8 @@ def save_model(folder, vocab_size, family="llama", **more):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     tokenizer = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file() and p.name != "config.json"}
-    settings = dict(SIZES, hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
-                    vocab_size=vocab_size, bos_token_id=None, eos_token_id=None, **more)
+    settings = {**SIZES, **dict(hidden_size=4, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
+                                vocab_size=vocab_size, bos_token_id=None, eos_token_id=None), **more}
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](**settings)).save_pretrained(folder)
     for name, content in tokenizer.items():
@@ -228,7 +228,7 @@ def test_runs_of_spaces_of_gemma(tmp_path):
     size = len(AutoTokenizer.from_pretrained(folder))
     AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
     (folder / "tokenizer.model").unlink()
-    save_model(folder, size, "gemma2", head_dim=4, query_pre_attn_scalar=4)
+    save_model(folder, size, "gemma2", num_hidden_layers=2, head_dim=4, query_pre_attn_scalar=4)
     convert(folder, tmp_path / "m.gguf")
     keys = File(tmp_path / "m.gguf").keys
     assert keys["tokenizer.ggml.add_space_prefix"] is False
