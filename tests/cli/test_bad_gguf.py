@@ -177,6 +177,7 @@ def test_flags(folder):
     assert "llama-quantize" in refuse(folder, "--dtype", "q4_k_m")
     assert '--dtype: found "half", expected float32, bfloat16, float16 or q8_0' in refuse(folder, "--dtype", "half")
     assert "--max_shard_size: found beside --to gguf" in refuse(folder, "--max_shard_size", "1GB")
+    assert "--forget_base: found beside --to gguf" in refuse(folder, "--forget_base")
     text = strata("convert", folder, folder.parent / "x", "--to", "safetensors", "--dtype", "q8_0", code=2)
     assert '--dtype: found "q8_0", expected float32, bfloat16 or float16' in text
 

@@ -224,10 +224,12 @@ std::optional<hf::GgufType> gguf_type(const FileFlags& flags) {
 }
 
 int convert_to_one_file(const FileFlags& flags) {
-  if (flags.has("max_shard_size")) {
+  for (const char* flag : {"max_shard_size", "forget_base"}) {
+    if (!flags.has(flag)) continue;
     throw ConfigError(
-        "--max_shard_size: found beside --to gguf, expected none there, as the whole model is one "
-        "file; remove it");
+        "--{}: found beside --to gguf, expected none there, where the whole model is one file "
+        "without a mark of a base; remove it",
+        flag);
   }
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   tell_result(checkpoint::convert_to_gguf(*state, flags.paths[1], {.type = gguf_type(flags)}),
