@@ -167,6 +167,26 @@ def test_a_number_that_float16_cannot_hold(folder):
     assert 'tensor "token_embd.weight": found 65520, expected numbers up to 65504' in refuse(folder, "--dtype", "float16", code=1)
 
 
+def test_the_name_of_a_folder(folder):
+    for name in ("new/", "new/.", "new/.."):
+        assert "found the name of a folder, expected that of a file" in refuse(folder, out=f"{folder.parent}/{name}")
+        assert not (folder.parent / "new").exists()
+
+
+def test_numbers_that_eight_bits_do_not_hold(folder):
+    import safetensors.torch
+    import torch
+
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    for value in (1e8, float("nan"), float("inf")):
+        weights = {**state, name: state[name].clone()}
+        weights[name][0, 1] = value
+        safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        line = refuse(folder, "--dtype", "q8_0", code=1)
+        assert "expected finite numbers up to 8320000, which q8_0 holds" in line, torch.tensor(value)
+
+
 def test_a_file_that_is_there(folder):
     (folder.parent / "m.gguf").write_text("mine")
     assert "found something there already, expected no file" in refuse(folder, out=folder.parent / "m.gguf")

@@ -94,6 +94,7 @@ class Publication {
     // Behind the entry nothing is left to do; what has such a name now is another file.
     for (const std::string& name : removed) {
       if (!has_entry && !entry.empty()) continue;
+      require_own_place(name);
       require(files_.remove(folder_ / name), name);
       const fs::path parent = (folder_ / name).parent_path();
       if (fs::is_directory(parent)) changed.insert(parent);
@@ -107,6 +108,16 @@ class Publication {
   }
 
  private:
+  // A link below may lead to other people's files.
+  void require_own_place(const fs::path& name) const {
+    if (!name.has_parent_path()) return;
+    const fs::path below = folder_ / name.parent_path();
+    const fs::file_status status = fs::symlink_status(below);
+    if (!fs::exists(status) || fs::is_directory(status)) return;
+    throw FormatError(
+        "{}: found no folder of its own, expected one to remove \"{}\" from; remove {}",
+        below.string(), name.filename().string(), ready_.string());
+  }
   void sync(const fs::path& path) { fsync_path(path, files_); }
 
   void require(int error_number, const fs::path& name) {

@@ -209,7 +209,8 @@ std::vector<std::string> ExportFiles::stale_companions() const {
   for (const std::string& name : names) {
     if (!texts_.contains(name) && fs::is_regular_file(folder_ / name)) stale.push_back(name);
   }
-  if (!fs::is_directory(folder_ / kTemplates)) return stale;
+  // What a link leads to is not this folder's.
+  if (!fs::is_directory(fs::symlink_status(folder_ / kTemplates))) return stale;
   std::vector<std::string> templates;
   bool holds_others = false;
   for (const auto& found : fs::directory_iterator(folder_ / kTemplates)) {

@@ -210,8 +210,9 @@ void refuse_numbered_states(const checkpoint::SavedState& state, const fs::path&
 std::optional<hf::GgufType> gguf_type(const FileFlags& flags) {
   constexpr const char* kTypes = "float32, bfloat16, float16 or q8_0";
   const std::string name = flags.get("dtype");
-  if (name == "q8_0") return hf::GgufType::kQ8_0;
-  if (name.starts_with("q") || name.starts_with("iq") || name.starts_with("Q")) {
+  if (name == "q8_0" || name == "Q8_0") return hf::GgufType::kQ8_0;
+  const size_t digit = name.find_first_of("qQ") + 1;  // Q4_K_M, iq2_xs
+  if (digit >= 1 && digit <= 2 && digit < name.size() && name[digit] >= '0' && name[digit] <= '9') {
     throw ConfigError(
         "--dtype: found \"{}\", expected {}; make the other types of such a file with llama.cpp's "
         "llama-quantize",

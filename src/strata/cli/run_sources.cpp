@@ -138,11 +138,11 @@ static std::string script_of(const std::string& program, bool is_module) {
 
 void require_own_method(const std::string& program, bool is_module) {
   constexpr std::string_view kMethods[] = {
-      "bco",       "grpo",       "ppo",    "rloo", "xpo", "nash", "a2po", "gmpo", "gfpo",
-      "dppo",      "papo",       "ddpo",   "tpo",  "gkd", "sdft", "sdpo", "opd",  "minillm",
-      "alignprop", "openreward", "harbor", "prm",  "mlm", "plm",  "ner"};
-  // Of a script that says sft as well: where its rows came from.
-  constexpr std::string_view kOfTeachers[] = {"distillation", "distill", "gold"};
+      "bco", "grpo", "ppo",  "rloo", "xpo", "a2po",    "gmpo",      "gfpo", "dppo", "papo", "ddpo",
+      "tpo", "gkd",  "sdft", "sdpo", "opd", "minillm", "alignprop", "prm",  "mlm",  "plm",  "ner"};
+  // Also names of people, places and data: not of a script that says sft as well.
+  constexpr std::string_view kIfNothingElse[] = {"distillation", "distill", "gold",
+                                                 "nash",         "harbor",  "openreward"};
   constexpr const char* kOfPairs[] = {"dpo", "orpo", "cpo", "kto"};
   // Of answers that are made while training, or whose prompts hold pictures.
   constexpr std::string_view kOfAnswers[] = {"online", "vlm"};
@@ -152,7 +152,8 @@ void require_own_method(const std::string& program, bool is_module) {
   for (const std::string& word : words) {
     const bool is_other =
         std::ranges::find(kMethods, word) != std::end(kMethods) ||
-        (!has(words, "sft") && std::ranges::find(kOfTeachers, word) != std::end(kOfTeachers)) ||
+        (!has(words, "sft") &&
+         std::ranges::find(kIfNothingElse, word) != std::end(kIfNothingElse)) ||
         (std::ranges::any_of(kOfPairs, [&](const char* of) { return has(words, of); }) &&
          std::ranges::find(kOfAnswers, word) != std::end(kOfAnswers)) ||
         (has(words, "classification") && std::ranges::find(kOfOthers, word) != std::end(kOfOthers));

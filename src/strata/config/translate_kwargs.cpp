@@ -128,6 +128,10 @@ void translate_checkpointing_kwargs(Merge& merge, std::vector<std::string>& warn
   }
   if (object.empty()) return;
   const Given kwargs = *merge.find(name);
+  if (merge.text("gradient_checkpointing") == "false") {
+    warnings.push_back(fmt::format("{}: has no effect; nothing is recomputed", merge.source(name)));
+    return;
+  }
   for (const auto& [key, value] : object.items()) {
     const std::string place = place_of(kwargs, key);
     if (value.is_null()) continue;

@@ -275,7 +275,7 @@ void norm_rope_backward(const NormRopeArguments& a, const NormRopeGradients& que
     sum_partials("norm_rope_backward", {sums, count, a.channels},
                  {g.dweight_type, g.dweight, g.beta != 0}, stream);
   };
-  if (partials == nullptr) return;
+  if (queries.dweight == nullptr && keys.dweight == nullptr) return;
   finish(queries, partials, blocks[0]);
   finish(keys, partials + blocks[0] * a.channels, blocks[1]);
 }

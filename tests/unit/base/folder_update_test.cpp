@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "../checkpoint/crash_loop.h"
@@ -123,6 +124,12 @@ TEST(FolderUpdate, ANewFolderIsMadeAndAForeignRecordIsRefused) {
         << record;
   }
   EXPECT_EQ(read_file(folder / "victim"), "kept");
+  folder.put("away/victim", "kept");
+  fs::create_directory_symlink(folder / "away", folder / "other/below");
+  folder.put("other/.update.ready/update.json", R"({"entry": "", "removed": ["below/victim"]})");
+  EXPECT_THAT(message_of<FormatError>([&] { finish_folder_update(folder / "other"); }),
+              ::testing::HasSubstr("found no folder of its own"));
+  EXPECT_EQ(read_file(folder / "away/victim"), "kept");
 }
 
 }  // namespace

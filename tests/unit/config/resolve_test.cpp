@@ -307,6 +307,12 @@ TEST_F(SettingsFiles, KeywordsOfCheckpointingAreSettings) {
   EXPECT_EQ(name_of(both.config.shard.activation_offloading), "false");
   EXPECT_THAT(both.warnings,
               ElementsAre(HasSubstr("has no effect; activation_checkpointing_kwargs is given")));
+  // As in Trainer, they say nothing where nothing is recomputed.
+  const Settings off =
+      resolve({.flags = {"--gradient_checkpointing", "false", "--activation_checkpointing_kwargs",
+                         R"({"offload": true, "every_n_layers": 2})"}});
+  EXPECT_EQ(name_of(off.config.shard.activation_offloading), "false");
+  EXPECT_THAT(off.warnings, ElementsAre(HasSubstr("has no effect; nothing is recomputed")));
   const std::string kwargs = "--activation_checkpointing_kwargs";
   EXPECT_EQ(error_of({kwargs, R"({"every_n_layers": 2})"}),
             kwargs +

@@ -178,7 +178,7 @@ class ModelFolderState : public SavedState {
     if (folder_.is_adapter()) facts_.adapter_config = folder_.config();
     facts_.base_fingerprint =
         folder_.is_adapter() ? hf::fingerprint_in(folder_) : base_mark(folder_);
-    facts_.step = trainer_step(path);
+    facts_.step = readable_step(path);
     const std::set<std::string> of_codes = parts_of_codes(folder_);
     const std::set<std::string> of_decoded = parts_of_decoded(folder_);
     const std::set<std::string> is_void = void_biases(folder_);

@@ -24,5 +24,7 @@ std::unique_ptr<SavedState> open_trainer_folder(const std::filesystem::path& fol
 // The step of a run of transformers' Trainer or of ours beside the weights; nothing where the
 // folder does not say. FormatError for what is no count.
 std::optional<int64_t> trainer_step(const std::filesystem::path& folder);
+// The same, and nothing for what is no count: weights alone do without it.
+std::optional<int64_t> readable_step(const std::filesystem::path& folder);
 
 }  // namespace strata::checkpoint

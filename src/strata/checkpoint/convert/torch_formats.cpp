@@ -82,7 +82,7 @@ class CountingState : public SavedState {
 
   // After the last tensor: what is known beside them, and their names and order.
   void finish() {
-    if (const auto step = trainer_step(path_)) facts_.step = step;
+    if (const auto step = readable_step(path_)) facts_.step = step;
     const fs::path adapter_config = path_ / hf::kAdapterConfigFile;
     if (fs::exists(adapter_config)) facts_.adapter_config = read_json_file(adapter_config);
     if (is_adapter()) {

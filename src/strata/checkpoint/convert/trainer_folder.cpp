@@ -171,6 +171,14 @@ std::optional<int64_t> trainer_step(const fs::path& folder) {
   return step.get<int64_t>();
 }
 
+std::optional<int64_t> readable_step(const fs::path& folder) {
+  try {
+    return trainer_step(folder);
+  } catch (const FormatError&) {
+    return std::nullopt;
+  }
+}
+
 std::unique_ptr<SavedState> open_trainer_folder(const fs::path& folder) {
   return std::make_unique<TrainerFolderState>(folder);
 }

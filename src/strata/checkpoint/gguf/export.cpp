@@ -51,6 +51,11 @@ GgufType type_of(const SavedState& state) {
 }
 
 void require_new_file(const fs::path& out) {
+  const fs::path name = out.filename();
+  if (name.empty() || name == "." || name == "..") {
+    throw ConfigError("{}: found the name of a folder, expected that of a file; use {}/model.gguf",
+                      out.string(), out.parent_path().string());
+  }
   if (!fs::exists(fs::symlink_status(out))) return;
   throw ConfigError("{}: found something there already, expected no file; choose another name",
                     out.string());

@@ -69,7 +69,11 @@ class Planner {
       : state_(state), config_(config), family_(family), type_(type) {
     for (size_t i = 0; i < state.tensors().size(); ++i) {
       const SavedTensor& tensor = state.tensors()[i];
-      if (tensor.is_parameter()) places_[hf::name_in_model(config, whole_name(tensor.weight))] = i;
+      if (!tensor.is_parameter()) continue;
+      const std::string name = hf::name_in_model(config, whole_name(tensor.weight));
+      if (places_.emplace(name, i).second) continue;
+      throw FormatError("{}: found two weights for \"{}\", expected one; use a folder with one",
+                        state.path().string(), name);
     }
   }
 

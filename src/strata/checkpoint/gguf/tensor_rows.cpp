@@ -123,6 +123,7 @@ class RowMaker {
 
   void encode() {
     if (planned_.tensor.type == hf::GgufType::kF16) require_halves();
+    if (planned_.tensor.type == hf::GgufType::kQ8_0) require_scales();
     bytes_.resize(values_.size() / block_.elements * block_.bytes);
     hf::encode_gguf(planned_.tensor.type, values_, bytes_);
     sink_(bytes_);
@@ -136,6 +137,18 @@ class RowMaker {
     throw FormatError(
         "{}: tensor \"{}\": found {}, expected numbers up to 65504, which float16 holds; "
         "use --dtype bfloat16 or float32",
+        state_.path().string(), planned_.tensor.name, *found);
+  }
+
+  // Of eight bits the scale is a half: a 127th of the largest number of a block.
+  void require_scales() const {
+    constexpr float kEnd = 65520.0F * 127;
+    const auto found =
+        std::ranges::find_if(values_, [](float value) { return !(std::abs(value) < kEnd); });
+    if (found == values_.end()) return;
+    throw FormatError(
+        "{}: tensor \"{}\": found {}, expected finite numbers up to 8320000, which q8_0 holds; use "
+        "--dtype bfloat16 or float32",
         state_.path().string(), planned_.tensor.name, *found);
   }
 

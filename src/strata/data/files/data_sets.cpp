@@ -13,6 +13,7 @@
 #include "strata/base/near_path.h"
 #include "strata/data/files/dataset_card.h"
 #include "strata/data/files/file_format.h"
+#include "strata/data/files/saved_sets.h"
 #include "strata/data/files/split_files.h"
 #include "strata/data/files/split_spec.h"
 #include "strata/data/random.h"
@@ -224,6 +225,8 @@ std::string left_out_line(const std::string& subject, const std::vector<fs::path
 std::vector<DatasetConfiguration::OtherKey> other_keys(const fs::path& path,
                                                        const std::string& configuration) {
   if (!fs::is_directory(path)) return {};
+  // Their cards are not read.
+  if (is_saved_dataset(path) || !saved_splits(path).empty()) return {};
   const std::vector<DatasetConfiguration> all = read_configurations(path);
   if (all.empty()) return {};
   return choose_configuration(all, configuration, path.string()).other_keys;
