@@ -45,14 +45,6 @@ bool trains_on_input(const Linear& layer) {
          (layer.low_rank() != nullptr && layer.low_rank()->trains());
 }
 
-// Whether the residual is added to a finished output: of 16 bits its sum with a bias, which is
-// small beside it, would be rounded once more, as coarsely as the residual is. DoRA starts with the
-// sum.
-bool adds_residual_last(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
-  return residual.defined() && layer.bias() != nullptr && !layer.is_dora() &&
-         x.element_size() == 2 && residual.scalar_type() == x.scalar_type();
-}
-
 // What the product is added to: residual, bias, their sum, or undefined.
 at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
   const ActivityTimer timer(Activity::kElementWise);
@@ -119,18 +111,12 @@ at::Tensor run_layer(const Linear& layer, const at::Tensor& x, const at::Tensor&
                      const BranchPart& branch, const LinearCall& call, variable_list& saved) {
   // DoRA's magnitude needs the output for its own gradient.
   if (layer.is_dora()) return dora_product(layer, x, residual, call, saved);
-  const bool adds_last = call.wants_output && adds_residual_last(layer, x, residual);
-  const at::Tensor start = adds_last ? at::Tensor() : residual;
-  at::Tensor y = call.wants_output      ? plain_product(layer, x, start, branch, call.purpose)
+  at::Tensor y = call.wants_output      ? plain_product(layer, x, residual, branch, call.purpose)
                  : call.known.defined() ? call.known
                                         : shape_alone(layer, x);
   if (const Vera* vera = layer.vera(); vera != nullptr) {
     saved.push_back(call.wants_output ? vera_forward_(y, x, *vera, call.draw)
                                       : vera_hidden(x, *vera, call.draw));
-  }
-  if (adds_last) {
-    const ActivityTimer timer(Activity::kElementWise);
-    y.add_(residual);
   }
   return y;
 }
