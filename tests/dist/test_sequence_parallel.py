@@ -60,7 +60,9 @@ def compare(found, expected, steps=STEPS):
     ("qwen3_moe", 2, 2), ("qwen2_moe", 4, 2), ("mixtral", 2, 2), ("glm4_moe", 4, 2), ("deepseek_v2", 4, 4), ("deepseek_v3", 2, 2), ("glm4_moe_lite", 4, 2), ("gpt_oss", 2, 2), ("gpt_oss", 4, 4),
     ("olmoe", 2, 2), ("ernie4_5_moe", 4, 2), ("hunyuan_v1_moe", 2, 2), ("llama4_text", 2, 2)])
 def test_families(inputs, whole, tmp_path, model, ranks, sequence):
-    compare(run(inputs, tmp_path, model, ranks, sequence), whole(model))
+    # Small steps where weights that were rounded otherwise choose other experts a few steps later.
+    flags = {"learning_rate": 1e-3} if model == "gpt_oss" else {}
+    compare(run(inputs, tmp_path, model, ranks, sequence, **flags), whole(model, **flags))
 
 
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
