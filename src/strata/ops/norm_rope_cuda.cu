@@ -213,20 +213,6 @@ Heads<T> heads_of(const NormRopeArguments& a, const NormRopeHeads& of, const voi
           .is_aligned = is_aligned(of.x) && is_aligned(dy) && is_aligned(out)};
 }
 
-// Calls use<P, kind>() with as many packs as a lane needs.
-template <typename Use>
-void with_packs(const NormRopeArguments& a, const Use& use) {
-  with_kind(a.kind, [&]<RmsNormKind kKind>() {
-    if (a.channels <= kOfPack) {
-      use.template operator()<1, kKind>();
-    } else if (a.channels <= 2 * kOfPack) {
-      use.template operator()<2, kKind>();
-    } else {
-      use.template operator()<kMostPacks, kKind>();
-    }
-  });
-}
-
 template <typename T>
 Both<T> both_of(const NormRopeArguments& a, const Heads<T>& queries, const Heads<T>& keys,
                 int64_t blocks_of_queries) {
@@ -245,7 +231,7 @@ void norm_rope(const NormRopeArguments& a, void* queries, void* keys, double eps
     using T = decltype(zero);
     const Both<T> both = both_of(a, heads_of<T>(a, a.queries, nullptr, queries),
                                  heads_of<T>(a, a.keys, nullptr, keys), blocks[0]);
-    with_packs(a, [&]<int P, RmsNormKind kKind>() {
+    with_packs(a.channels, a.kind, [&]<int P, RmsNormKind kKind>() {
       launch("norm_rope", norm_and_turn<T, P, kKind>, {blocks[0] + blocks[1], kThreads}, stream,
              both, eps);
     });
@@ -264,7 +250,7 @@ void norm_rope_backward(const NormRopeArguments& a, const NormRopeGradients& que
       using T = decltype(zero);
       const Both<T> both = both_of(a, heads_of<T>(a, a.queries, queries.dy, queries.dx),
                                    heads_of<T>(a, a.keys, keys.dy, keys.dx), blocks[0]);
-      with_packs(a, [&]<int P, RmsNormKind kKind>() {
+      with_packs(a.channels, a.kind, [&]<int P, RmsNormKind kKind>() {
         launch("norm_rope_backward", norm_and_turn_backward<T, P, kKind>,
                {blocks[0] + blocks[1], kThreads}, stream, both, partials);
       });

@@ -6,6 +6,7 @@
 
 #include "strata/ops/cuda_kernels.h"
 #include "strata/ops/device_code.cuh"
+#include "strata/ops/row_parts.cuh"
 
 namespace strata::ops::cuda {
 
@@ -54,6 +55,20 @@ void with_kind(RmsNormKind kind, const Use& use) {
     case RmsNormKind::kOlmo:
       return use.template operator()<RmsNormKind::kOlmo>();
   }
+}
+
+// Calls use<P, kind>() with as many packs as a lane needs.
+template <typename Use>
+void with_packs(int64_t channels, RmsNormKind kind, const Use& use) {
+  with_kind(kind, [&]<RmsNormKind kKind>() {
+    if (channels <= row_parts::kOfPack) {
+      use.template operator()<1, kKind>();
+    } else if (channels <= 2 * row_parts::kOfPack) {
+      use.template operator()<2, kKind>();
+    } else {
+      use.template operator()<row_parts::kMostPacks, kKind>();
+    }
+  });
 }
 
 // 1 / sqrt(mean + eps).

@@ -104,20 +104,6 @@ __global__ void __launch_bounds__(kThreads)
   add_warps<P>(sums, shared, channels, partials);
 }
 
-// Calls use<P, kind>() with as many packs as a lane needs.
-template <typename Use>
-void with_packs(const RmsNormArguments& a, const Use& use) {
-  with_kind(a.kind, [&]<RmsNormKind kKind>() {
-    if (a.channels <= kOfPack) {
-      use.template operator()<1, kKind>();
-    } else if (a.channels <= 2 * kOfPack) {
-      use.template operator()<2, kKind>();
-    } else {
-      use.template operator()<kMostPacks, kKind>();
-    }
-  });
-}
-
 }  // namespace
 
 bool are_short_rows(const RmsNormArguments& a, std::initializer_list<const void*> others) {
@@ -130,7 +116,7 @@ bool are_short_rows(const RmsNormArguments& a, std::initializer_list<const void*
 void rms_norm_short(const RmsNormArguments& a, void* y, double eps, Stream stream) {
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    with_packs(a, [&]<int P, RmsNormKind kKind>() {
+    with_packs(a.channels, a.kind, [&]<int P, RmsNormKind kKind>() {
       launch("rms_norm", norm_short_rows<T, P, kKind>, {blocks_of(a.tokens), kThreads}, stream,
              static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd, static_cast<T*>(y),
              a.tokens, a.channels, eps);
@@ -144,7 +130,7 @@ void rms_norm_short_backward(const RmsNormArguments& a, const RmsNormGradients& 
       partials != nullptr ? rms_norm_partials(a.tokens, a.channels) : blocks_of(a.tokens);
   with_type(a.type, [&](auto zero) {
     using T = decltype(zero);
-    with_packs(a, [&]<int P, RmsNormKind kKind>() {
+    with_packs(a.channels, a.kind, [&]<int P, RmsNormKind kKind>() {
       launch("rms_norm_backward", norm_short_rows_backward<T, P, kKind>, {blocks, kThreads}, stream,
              static_cast<const T*>(a.x), a.weight_type, a.weight, a.rstd,
              static_cast<const T*>(g.dy), static_cast<const T*>(g.residual), static_cast<T*>(g.dx),
