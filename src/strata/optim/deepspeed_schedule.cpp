@@ -100,6 +100,29 @@ Factor deepspeed_warmup_cosine(const ScheduleSettings& s) {
   };
 }
 
+namespace {
+
+// One half of the cycle: the part of its height at a distance from its foot. `stairs`: equal
+// stairs that it is climbed in; 0: none.
+struct Slope {
+  double steps, stairs;
+
+  double at(double distance) const {
+    if (stairs <= 0) return distance / steps;
+    return std::floor(distance * stairs / steps) / stairs;
+  }
+};
+
+Slope read_slope(const Kwargs& kwargs, const char* steps_key, double steps, const char* stairs_key,
+                 double stairs) {
+  const Slope slope{kwargs.number(steps_key, steps), kwargs.number(stairs_key, stairs)};
+  if (slope.steps <= 0) kwargs.fail(steps_key, "steps of more than 0");
+  if (slope.stairs != std::floor(slope.stairs)) kwargs.fail(stairs_key, "a whole number");
+  return slope;
+}
+
+}  // namespace
+
 Factor deepspeed_one_cycle(const ScheduleSettings& s) {
   const Kwargs kwargs(
       s, {"cycle_min_lr", "cycle_max_lr", "decay_lr_rate", "cycle_first_step_size",
@@ -112,20 +135,21 @@ Factor deepspeed_one_cycle(const ScheduleSettings& s) {
   }
   const double min = require_rate(kwargs, "cycle_min_lr", kwargs.number("cycle_min_lr", 0));
   const double max = require_rate(kwargs, "cycle_max_lr", kwargs.number("cycle_max_lr", 0));
-  const double up = kwargs.number("cycle_first_step_size", 2000);
-  const double down = kwargs.number("cycle_second_step_size", up);
-  if (up <= 0 || down <= 0) kwargs.fail("cycle_first_step_size", "steps of more than 0");
+  const Slope up = read_slope(kwargs, "cycle_first_step_size", 2000, "cycle_first_stair_count", 0);
+  const Slope down =
+      read_slope(kwargs, "cycle_second_step_size", up.steps, "cycle_second_stair_count", up.stairs);
   const double rate = kwargs.number("decay_lr_rate", 0);
   const double decay_steps = kwargs.number("decay_step_size", 0);
   return [=](int64_t step) {
     const double at = static_cast<double>(step);
+    const double end = up.steps + down.steps;
     double lr = min;
-    if (at <= up) {
-      lr = min + (max - min) * at / up;
-    } else if (at <= up + down) {
-      lr = min + (max - min) * (up + down - at) / down;
+    if (at <= up.steps) {
+      lr = min + (max - min) * up.at(at);
+    } else if (at <= end) {
+      lr = min + (max - min) * down.at(end - at);
     } else if (decay_steps > 0) {
-      lr = min / (1 + rate * (at - up - down) / decay_steps);
+      lr = min / (1 + rate * (at - end) / decay_steps);
     }
     return factor_of(lr, s);
   };
