@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from converting import optimizer_of
 from running import strata
@@ -37,6 +37,26 @@ def test_hostile_files_are_refused_by_name(tmp_path):
     assert not mark.exists() and not (tmp_path / "out").exists()
     torch.save({"w": torch.ones(2)}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)
     assert "torch before 1.6" in strata("inspect", tmp_path / "old.bin", code=1)
+
+
+def test_what_deepspeed_leaves_without_values_is_no_model(tmp_path):
+    """ZeRO-3 without a gathered save: every rank's file, and a model's or adapter's, has weights of no elements."""
+    tag = tmp_path / "checkpoint-5" / "global_step5"
+    tag.mkdir(parents=True)
+    weights = {"model.embed_tokens.weight": torch.zeros(0, dtype=torch.bfloat16), "model.norm.weight": torch.ones(2)}
+    rank = tag / "zero_pp_rank_0_mp_rank_00_model_states.pt"
+    torch.save({"module": weights, "param_shapes": [{"model.embed_tokens.weight": torch.Size([4, 2])}]}, rank)
+    save_file(weights, tmp_path / "model.safetensors")
+    for path in (rank, tmp_path / "model.safetensors"):
+        message = strata("convert", path, tmp_path / "out", "--to", "safetensors", code=1)
+        assert 'found no value in the weight "model.embed_tokens.weight" (shape [0])' in message, message
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "checkpoint-5" / "latest").write_text("global_step5")
+    script = tmp_path / "checkpoint-5" / "zero_to_fp32.py"
+    script.write_text("")
+    for path in (tag, tag.parent):
+        message = strata("convert", path, tmp_path / "out", "--to", "safetensors", code=1)
+        assert "found a checkpoint of DeepSpeed" in message and f"python {script} {tag.parent} OUT" in message, message
 
 
 def damage(path, how):

@@ -84,7 +84,7 @@ class RemoveGuard {
   }
   throw IoError("{}: found {} after {} bytes written, expected {} bytes; {}, then run again",
                 path.string(), errno_text(error_number), written, expected,
-                write_advice(error_number, "free space and permissions in that folder"));
+                write_advice(error_number, "check free space and permissions in that folder"));
 }
 
 [[noreturn]] void throw_unrenamed(const fs::path& from, const fs::path& to, int error_number) {

@@ -335,6 +335,19 @@ bool write_companions(const SavedState& state, const fs::path& folder,
                                            .files = options.files});
 }
 
+// DeepSpeed leaves weights without their values where each rank has a part of them (ZeRO-3).
+void require_values(const SavedState& state) {
+  for (const SavedTensor& tensor : state.tensors()) {
+    if (!tensor.is_parameter() || tensor.size_bytes() > 0) continue;
+    throw FormatError(
+        "{}: found no value in the weight \"{}\" (shape [{}]), expected all of it; DeepSpeed's "
+        "ZeRO-3 saves so without stage3_gather_16bit_weights_on_model_save, and its "
+        "zero_to_fp32.py "
+        "makes whole weights of the ranks' files",
+        state.path().string(), tensor.weight, fmt::join(tensor.shape, ", "));
+  }
+}
+
 }  // namespace
 
 void require_new_folder(const fs::path& out) {
@@ -352,6 +365,7 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
         "them",
         state.path().string());
   }
+  require_values(state);
   std::vector<std::string> notes = notes_on_what_is_left_out(state, options);
   AtomicFolder folder(out, *options.files);
   WeightReader reader(state, options.weight_type);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "strata/base/error.h"
@@ -77,6 +78,17 @@ std::unique_ptr<SavedState> open_torch_folder(const fs::path& path) {
   return state;
 }
 
+constexpr const char* kDeepspeedScript = "zero_to_fp32.py";
+
+// The folder that DeepSpeed saved in, which has its script: `path` itself, or above one tag of it.
+std::optional<fs::path> deepspeed_folder(const fs::path& path) {
+  const fs::path here = path.has_filename() ? path : path.parent_path();
+  for (const fs::path& folder : {here, here.parent_path()}) {
+    if (fs::is_regular_file(folder / kDeepspeedScript)) return folder;
+  }
+  return std::nullopt;
+}
+
 std::unique_ptr<SavedState> open_folder(const fs::path& path) {
   if (fs::exists(path / "manifest.json")) return open_strata(path);
   if (hf::is_dcp_folder(path)) return open_dcp(path, {path});
@@ -94,6 +106,12 @@ std::unique_ptr<SavedState> open_folder(const fs::path& path) {
     return fs::exists(path / "optimizer.pt") ? open_trainer_folder(path) : open_model_folder(path);
   }
   if (auto state = open_torch_folder(path)) return state;
+  if (const auto saved = deepspeed_folder(path)) {
+    throw FormatError(
+        "{}: found a checkpoint of DeepSpeed, whose files hold parts without names, expected whole "
+        "weights; its own script makes them: python {} {} OUT",
+        path.string(), (*saved / kDeepspeedScript).string(), saved->string());
+  }
   throw FormatError(
       "{}: found nothing that can be read, expected a checkpoint, a model or adapter in "
       "safetensors, "

@@ -2,7 +2,6 @@
 #include "strata/config/deepspeed/deepspeed.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 
@@ -13,6 +12,8 @@
 #include "strata/config/deepspeed/autos.h"
 #include "strata/config/deepspeed/batch.h"
 #include "strata/config/deepspeed/file.h"
+#include "strata/config/deepspeed/file_value.h"
+#include "strata/config/deepspeed/precision.h"
 #include "strata/config/deepspeed/scheduler.h"
 #include "strata/config/deepspeed/warnings.h"
 #include "strata/config/field_text.h"
@@ -31,10 +32,11 @@ class Translation {
 
   void translate() {
     refuse_unsupported();
+    require_one_precision(file_, merge_);
     translate_plain();
     translate_zero();
     translate_saving();
-    translate_loss_scale();
+    translate_loss_scale(file_, merge_);
     translate_optimizer();
     translate_scheduler(file_, merge_);
     translate_batch();
@@ -42,24 +44,8 @@ class Translation {
   }
 
  private:
-  // A flag or variable may not say something else: people take the file for what runs.
   void set(const DsEntry& entry, const std::string& name, const std::string& text) {
-    if (!find_setting(name)) {
-      throw ConfigError("{}: found {}; it is not supported in this version", entry.source(),
-                        ds_text(entry.value));
-    }
-    const Given given = make_given(name, text, {Rank::kFile, entry.source()});
-    const Given* known = merge_.find(name);
-    if (known && known->origin.rank >= Rank::kEnvironment &&
-        canonical_text(*known) != canonical_text(given)) {
-      const std::string text = canonical_text(*known), &source = known->origin.source;
-      const bool is_named = source.find(name) != std::string::npos;
-      throw ConfigError(
-          "{}: found {} beside {}, expected the same; correct one, or write \"auto\" in the file",
-          entry.source(), ds_text(entry.value),
-          is_named ? source + " " + text : fmt::format("{} {} ({})", name, text, source));
-    }
-    merge_.add(given);
+    take_value(entry, name, text, merge_);
   }
   void set(const DsEntry& entry, const std::string& name) {
     set(entry, name, ds_text(entry.value));
@@ -90,19 +76,9 @@ class Translation {
 
   // Keys that are one setting each.
   void translate_plain() {
-    require_one_precision();
     for (const DsEntry& entry : file_.entries) {
       if (entry.key->use != DsUse::kSetting || entry.is_auto || entry.value.is_null()) continue;
       set(entry, std::string(entry.key->text));
-    }
-  }
-
-  void require_one_precision() {
-    const DsEntry* fp16 = file_.find("fp16.enabled");
-    const DsEntry* bf16 = file_.find("bf16.enabled");
-    if (fp16 && bf16 && fp16->value == Json(true) && bf16->value == Json(true)) {
-      throw ConfigError("{}: found true beside {}, expected one of them; remove one",
-                        fp16->source(), bf16->source());
     }
   }
 
@@ -110,11 +86,20 @@ class Translation {
     if (const DsEntry* old = file_.find("zero_optimization")) return old->value.get<bool>() ? 1 : 0;
     const DsEntry* entry = file_.find("zero_optimization.stage");
     if (!entry) return 0;
+    if (entry->is_auto) return automatic_stage();
     const int64_t stage = entry->value.get<int64_t>();
     if (stage > 3) {
       throw ConfigError("{}: found {}, expected a stage from 0 to 3", entry->source(), stage);
     }
     return static_cast<int>(stage);
+  }
+
+  // That of zero_stage or of the strategy that a flag names; accelerate's default is 2.
+  int automatic_stage() {
+    const std::string strategy = merge_.text("fsdp_sharding_strategy", kStrategies[2]);
+    if (strategy == "SHARD_GRAD_OP") return 2;
+    const auto found = std::ranges::find(kStrategies, strategy);
+    return found == std::end(kStrategies) ? 3 : static_cast<int>(found - kStrategies);
   }
 
   // The key that decides the stage, or one that stands for the whole file.
@@ -130,7 +115,8 @@ class Translation {
     const DsEntry entry = stage_entry();
     const std::string parameters = translate_offload("offload_param", "cpu_offload_param", zero);
     const std::string optimizer = translate_offload("offload_optimizer", "cpu_offload", zero);
-    set(entry, "fsdp_sharding_strategy", kStrategies[zero]);
+    const bool is_given = entry.is_auto && merge_.find("fsdp_sharding_strategy");
+    if (!is_given) set(entry, "fsdp_sharding_strategy", kStrategies[zero]);
     translate_partition(zero);
     uses_files_ = parameters == "nvme" || optimizer == "nvme";
     if (!uses_files_) return;
@@ -146,6 +132,7 @@ class Translation {
   void translate_saving() {
     const DsEntry* entry =
         file_.find("zero_optimization.stage3_gather_16bit_weights_on_model_save");
+    if (entry && entry->is_auto) return;  // the flag counts
     const bool wants_16_bits = entry && entry->value == Json(true);
     const Given* flag = merge_.find("zero3_save_16bit_model");
     if (entry && flag && flag->origin.rank >= Rank::kEnvironment &&
@@ -181,7 +168,11 @@ class Translation {
     }
     if (!device && !old) return "none";
     const DsEntry& entry = device ? *device : *old;
-    const std::string text = device ? ds_text(device->value) : old->value == true ? "cpu" : "none";
+    const bool is_auto = entry.is_auto;
+    const std::string text = is_auto              ? merge_.text(kind + "_device", "none")
+                             : device             ? ds_text(device->value)
+                             : old->value == true ? "cpu"
+                                                  : "none";
     if (kind == "offload_param" && text != "none" && zero < 3) {
       throw ConfigError(
           "{}: found {} with ZeRO stage {}, expected stage 3, which alone shards parameters "
@@ -198,41 +189,10 @@ class Translation {
       throw ConfigError("{}: found {} with ZeRO stage 0, expected stage 1, 2 or 3; set the stage",
                         entry.source(), text);
     }
-    if (text == "none") return text;
-    set(entry, kind + "_device", text);
+    if (!is_auto) set(entry, kind + "_device", text);
     const DsEntry* path = file_.find(block + ".nvme_path");
-    if (path && text == "nvme") set(*path, kind + "_nvme_path");
+    if (path && !path->is_auto && text == "nvme") set(*path, kind + "_nvme_path");
     return text;
-  }
-
-  // With fp16 DeepSpeed's own defaults hold, which are not those of torch's scaler.
-  void translate_loss_scale() {
-    const DsEntry* enabled = file_.find("fp16.enabled");
-    const bool is_on = enabled && (enabled->is_auto ? merge_.text("fp16") == "true"
-                                                    : enabled->value == Json(true));
-    if (!is_on) return;
-    struct Row {
-      const char *key, *setting, *fallback;
-    };
-    constexpr Row kRows[] = {{"fp16.loss_scale", "fp16_loss_scale", "0"},
-                             {"fp16.initial_scale_power", "fp16_initial_scale", "65536"},
-                             {"fp16.loss_scale_window", "fp16_scale_window", "1000"},
-                             {"fp16.hysteresis", "fp16_hysteresis", "2"},
-                             {"fp16.min_loss_scale", "fp16_min_scale", "1"}};
-    const DsEntry* fixed = file_.find("fp16.loss_scale");
-    const bool is_fixed = fixed && fixed->value.get<double>() > 0;
-    for (const Row& row : kRows) {
-      if (is_fixed && std::string_view(row.setting) != "fp16_loss_scale") continue;
-      if (const DsEntry* entry = file_.find(row.key)) {
-        const bool is_power = std::string_view(row.key) == "fp16.initial_scale_power";
-        set(*entry, row.setting,
-            is_power ? python_float_repr(std::ldexp(1, entry->value.get<int>()))
-                     : ds_text(entry->value));
-      } else if (find_setting(row.setting)) {
-        merge_.add(make_given(row.setting, row.fallback,
-                              {Rank::kImplied, "DeepSpeed's default, by " + enabled->source()}));
-      }
-    }
   }
 
   void translate_optimizer() {
@@ -269,6 +229,17 @@ class Translation {
       set(*betas, "adam_beta1", ds_text(betas->value[0]));
       set(*betas, "adam_beta2", ds_text(betas->value[1]));
     }
+    warn_of_decay(*type);
+  }
+
+  // Trainer makes groups of its own where the file has no block; DeepSpeed makes one of everything.
+  void warn_of_decay(const DsEntry& type) {
+    const std::string decay = merge_.text("weight_decay", "0");
+    if (std::stod(decay) == 0) return;
+    warnings_.push_back(fmt::format(
+        "{}: norms and biases are spared from weight_decay {}, as without this block; DeepSpeed "
+        "decays them, too, where a file has one",
+        type.source(), decay));
   }
 
   void require_adamw(const DsEntry& type) {
@@ -368,6 +339,7 @@ std::vector<DsAuto> translate_deepspeed(Merge& merge, int world_size,
           make_given("fsdp_sharding_strategy", kStrategies[2],
                      {Rank::kImplied, "accelerate's zero_stage 2, by " + launch->origin.source}));
     }
+    if (launch && merge.text("fp16") == "true") add_scale_defaults(launch->origin.source, merge);
     return {};
   }
   const Given given = *merge.find("deepspeed");

@@ -2,7 +2,10 @@
 #include "strata/config/deepspeed/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
+#include <string_view>
 
 #include "strata/base/error.h"
 #include "strata/base/text_distance.h"
@@ -78,6 +81,13 @@ void check_parameter(const DsEntry& params, const std::string& name, const Json&
   }
 }
 
+[[noreturn]] void throw_different(const DsEntry& params, const std::string& name, double value,
+                                  const Given& given) {
+  throw ConfigError(
+      "{}: found {} {} beside {} {}, expected the same; correct one, or write \"auto\" in the file",
+      params.source(), name, value, given.origin.source, canonical_text(given));
+}
+
 // What a flag says must be what the file says.
 void require_same(const DsEntry& params, const std::string& name, const Merge& merge,
                   const std::string& setting) {
@@ -86,9 +96,38 @@ void require_same(const DsEntry& params, const std::string& name, const Merge& m
   if (!given || given->origin.rank < Rank::kEnvironment) return;
   const double value = params.value[name].get<double>();
   if (std::stod(canonical_text(*given)) == value) return;
-  throw ConfigError(
-      "{}: found {} {} beside {} {}, expected the same; correct one, or write \"auto\" in the file",
-      params.source(), name, value, given->origin.source, canonical_text(*given));
+  throw_different(params, name, value, *given);
+}
+
+// The updates of a flag of warm-up; nothing for a part of a run of unknown length.
+std::optional<double> flagged_warmup(const Merge& merge, double flag) {
+  if (flag >= 1 || flag == 0) return std::floor(flag);
+  const double max_steps = std::stod(merge.text("max_steps", "-1"));
+  return max_steps > 0 ? std::optional(std::ceil(max_steps * flag)) : std::nullopt;
+}
+
+void require_same_warmup(const DsEntry& params, const Merge& merge) {
+  const char* name = "warmup_num_steps";
+  if (!params.value.contains(name) || !params.value[name].is_number()) return;
+  for (const char* setting : {"warmup_steps", "warmup_ratio"}) {
+    const Given* given = merge.find(setting);
+    if (!given || given->origin.rank < Rank::kEnvironment) continue;
+    const double flag = std::stod(canonical_text(*given));
+    const bool is_none = setting == std::string_view("warmup_ratio") && flag == 0;
+    const double value = params.value[name].get<double>();
+    if (is_none || flagged_warmup(merge, flag) == value) continue;
+    throw_different(params, name, value, *given);
+  }
+}
+
+// A flag with a schedule's own settings would take the place of the file's.
+void require_same_kwargs(const DsEntry& params, const Merge& merge) {
+  const Given* given = merge.find("lr_scheduler_kwargs");
+  if (!given || given->origin.rank < Rank::kEnvironment) return;
+  const std::string text = canonical_text(*given);
+  if (text.empty() || parse_json(text, "lr_scheduler_kwargs") == params.value) return;
+  throw ConfigError("{}: found {} beside {} {}, expected one of them; remove one", params.source(),
+                    params.value.dump(), given->origin.source, text);
 }
 
 }  // namespace
@@ -127,8 +166,9 @@ void translate_scheduler(const DsFile& file, Merge& merge) {
         name, known->second.parameters.at(known->second.required) ? " (\"auto\" will do)" : "");
   }
   require_same(given, "warmup_max_lr", merge, "learning_rate");
-  require_same(given, "warmup_num_steps", merge, "warmup_steps");
+  require_same_warmup(given, merge);
   require_same(given, "total_num_steps", merge, "max_steps");
+  require_same_kwargs(given, merge);
   merge.add(make_given("lr_scheduler_type", name, {Rank::kFile, type->source()}));
   merge.add(make_given("lr_scheduler_kwargs",
                        dump_python(given.value, /*indent=*/-1, /*sort_keys=*/false),

@@ -1,0 +1,29 @@
+#include "strata/config/deepspeed/file_value.h"
+
+#include <fmt/format.h>
+
+#include "strata/base/error.h"
+
+namespace strata::config {
+
+void take_value(const DsEntry& entry, const std::string& name, const std::string& text,
+                Merge& merge) {
+  if (!find_setting(name)) {
+    throw ConfigError("{}: found {}; it is not supported in this version", entry.source(),
+                      ds_text(entry.value));
+  }
+  const Given given = make_given(name, text, {Rank::kFile, entry.source()});
+  const Given* known = merge.find(name);
+  if (known && known->origin.rank >= Rank::kEnvironment &&
+      canonical_text(*known) != canonical_text(given)) {
+    const std::string other = canonical_text(*known), &source = known->origin.source;
+    const bool is_named = source.find(name) != std::string::npos;
+    throw ConfigError(
+        "{}: found {} beside {}, expected the same; correct one, or write \"auto\" in the file",
+        entry.source(), ds_text(entry.value),
+        is_named ? source + " " + other : fmt::format("{} {} ({})", name, other, source));
+  }
+  merge.add(given);
+}
+
+}  // namespace strata::config
