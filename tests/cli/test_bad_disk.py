@@ -56,6 +56,21 @@ def test_disk_too_small_for_a_gguf_file(inputs, small_disk):
     assert [p.name for p in small_disk.iterdir()] == ["others"]
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "bnb-4bit", "gguf"])
+def test_what_a_killed_conversion_left_goes(inputs, tmp_path, kind):
+    """Each was killed before its result got its name; what the next one writes is all that is there."""
+    words = ["convert", inputs.model("plain"), tmp_path / "out", "--to", kind]
+    for _ in range(2):
+        killed = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=60,
+                                env={**environment(), **preloaded.variables(DIES_RENAMING_TO=str(tmp_path / "out"))})
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        left = [p.name for p in tmp_path.iterdir()]
+        assert len(left) == 1 and re.fullmatch(r"out\.tmp-\d+", left[0]), left
+    text = strata(*words)
+    assert f"removed {tmp_path / left[0]}, which a killed process left" in text, text
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
 def test_disk_too_small_for_the_prepared_data(inputs, tmp_path, small_disk):
     """They stand in a file without a name, whose folder is what can be acted upon."""
     rows = json.dumps({"input_ids": [1, 2, 3, 4] * 8}) + "\n"

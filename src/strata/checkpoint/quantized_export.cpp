@@ -5,6 +5,7 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include "strata/base/abandoned.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/page_advice.h"
@@ -347,7 +348,9 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   const fs::path base = base_model_of(state);
   require_model(state, base);
   QuantizedExport exported(state, base, options);
+  std::vector<std::string> notes = remove_abandoned(out);
   AtomicFolder folder(out, *options.files);
+  const WriteClaim claim(folder.path());
   exported.write(folder.path());
   copy_companions(
       base, folder.path(),
@@ -357,8 +360,10 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   write_file_atomically(folder.path() / "config.json", dump_python(config) + "\n", *options.files);
   require_new_folder(out);  // what came there meanwhile stays
   folder.commit();
-  if (!state.has_optimizer()) return {};
-  return {"the optimizer's state is left out: this format has no place for it"};
+  if (state.has_optimizer()) {
+    notes.emplace_back("the optimizer's state is left out: this format has no place for it");
+  }
+  return notes;
 }
 
 }  // namespace strata::checkpoint

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include "strata/base/abandoned.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/block_sums.h"
@@ -366,8 +367,12 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
         state.path().string());
   }
   require_values(state);
-  std::vector<std::string> notes = notes_on_what_is_left_out(state, options);
+  std::vector<std::string> notes = remove_abandoned(out);
+  for (std::string& note : notes_on_what_is_left_out(state, options)) {
+    notes.push_back(std::move(note));
+  }
   AtomicFolder folder(out, *options.files);
+  const WriteClaim claim(folder.path());
   WeightReader reader(state, options.weight_type);
   write_target(state, folder.path(), options, reader);
   if (!write_companions(state, folder.path(), options)) {

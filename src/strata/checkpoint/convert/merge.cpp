@@ -14,6 +14,7 @@
 #include "strata/adapters/merged_weight.h"
 #include "strata/adapters/target_layers.h"
 #include "strata/adapters/vera.h"
+#include "strata/base/abandoned.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/checkpoint/base_mark.h"
@@ -98,7 +99,9 @@ class Merger {
       models::give_labels_of(adapter_.path(), labels, config_);
     }
     const hf::ShardPlan plan = hf::plan_shards(layout.sizes, options_.max_shard_size);
+    for (std::string& note : remove_abandoned(out)) notes_.push_back(std::move(note));
     AtomicFolder folder(out, *options_.files);
+    const WriteClaim claim(folder.path());
     ExportFiles files(folder.path(), Trained::kUnknown, *options_.files);
     files.add(plan, layout.specs);
     if (plan.is_indexed()) {

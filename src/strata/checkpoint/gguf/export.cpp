@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "strata/base/abandoned.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/xxh3.h"
@@ -180,6 +181,7 @@ class GgufExport {
 
   void write(const fs::path& path, FileSystem& files) {
     hf::GgufWriter writer(path, metadata_, tensors_, files);
+    claim_.emplace(path);
     for (const PlannedTensor& planned : plan_.tensors) {
       Xxh3 sum;
       write_rows(state_, planned, [&](std::span<const std::byte> bytes) {
@@ -231,6 +233,7 @@ class GgufExport {
   std::vector<hf::GgufTensor> tensors_;
   std::vector<uint64_t> sums_;
   std::vector<std::string> notes_;
+  std::optional<WriteClaim> claim_;
 };
 
 }  // namespace
@@ -240,11 +243,12 @@ std::vector<std::string> convert_to_gguf(SavedState& state, const fs::path& out,
   require_new_file(out);
   const fs::path base = require_model(state);
   GgufExport exported(state, base, options);
+  std::vector<std::string> notes = remove_abandoned(out);
   FileAside file(out, *options.files);
   exported.write(file.path(), *options.files);
   exported.read_back(file.path());
   file.commit();
-  std::vector<std::string> notes = exported.notes();
+  notes.insert(notes.end(), exported.notes().begin(), exported.notes().end());
   if (state.has_optimizer()) {
     notes.emplace_back("the optimizer's state is left out: this format has no place for it");
   }

@@ -1,0 +1,68 @@
+// Oracle: which processes live (fork, waitpid) and who holds a lock (flock).
+#include "strata/base/abandoned.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "../temporary_folder.h"
+
+namespace strata {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::TemporaryFolder;
+
+pid_t dead_process() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  return child;
+}
+
+TEST(Abandoned, OnlyWhatNobodyWritesGoes) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out";
+  const pid_t dead = dead_process(), other = dead_process();
+  const fs::path left = fmt::format("{}.tmp-{}", out.string(), dead);
+  const fs::path claimed = fmt::format("{}.tmp-{}", out.string(), other);
+  const fs::path own = fmt::format("{}.tmp-{}", out.string(), ::getpid());
+  const fs::path foreign = fmt::format("{}.tmp-{}x", out.string(), dead);
+  const fs::path of_another = fmt::format("{}er.tmp-{}", out.string(), dead);
+  for (const fs::path& path : {left, claimed, own, foreign, of_another}) {
+    fs::create_directories(path);
+    std::ofstream(path / "model.safetensors") << "weights";
+  }
+  {
+    const WriteClaim claim(claimed);
+    EXPECT_EQ(remove_abandoned(out.string() + "/"),
+              std::vector{fmt::format("removed {}, which a killed process left", left.string())});
+    EXPECT_FALSE(fs::exists(left));
+    for (const fs::path& path : {claimed, own, foreign, of_another}) {
+      EXPECT_TRUE(fs::exists(path / "model.safetensors")) << path;
+    }
+  }
+  EXPECT_EQ(remove_abandoned(out).size(), 1u);
+  EXPECT_FALSE(fs::exists(claimed));
+}
+
+TEST(Abandoned, FilesGoAsWellAndLinksStay) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "model.gguf", kept = folder.path() / "kept";
+  const fs::path left = fmt::format("{}.tmp-{}", out.string(), dead_process());
+  const fs::path link = fmt::format("{}.tmp-{}", out.string(), dead_process());
+  std::ofstream(left) << "weights";
+  std::ofstream(kept) << "weights";
+  fs::create_symlink(kept, link);
+  EXPECT_EQ(remove_abandoned(out).size(), 1u);
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_TRUE(fs::exists(kept));
+  EXPECT_TRUE(fs::is_symlink(link));
+}
+
+}  // namespace
+}  // namespace strata
