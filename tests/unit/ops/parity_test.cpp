@@ -1,5 +1,5 @@
-// Oracle: the same formulas from ATen's elementary operations. What is more than a size of the table
-// (op_table.h): where norms round.
+// Oracle: the same formulas from ATen's elementary operations. What is more than a size of the
+// table (op_table.h): where norms round.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

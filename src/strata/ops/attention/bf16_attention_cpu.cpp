@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "strata/ops/attention/attention_products.h"
+#include "strata/ops/attention/score_rounding.h"
 #include "strata/ops/matmul/bf16_products.h"
 #include "strata/ops/matmul/block_product.h"
 #include "strata/ops/vectorize.h"
@@ -24,35 +25,13 @@ namespace {
 constexpr int64_t kPart = 32;
 static_assert(kPart == 2 * kRowsOfTile && kPart == 2 * kLanesOfTile);
 
-constexpr AttentionBlocks kBlocks = {.rows = 128, .keys = 256, .key_multiple = kPart};
+constexpr AttentionBlocks kBlocks = {.rows = 256, .keys = 256, .key_multiple = kPart};
 
-// In fewer rows the tiles would be mostly empty.
-constexpr int64_t kFewestRows = 16;
+// In fewer rows the tiles would be mostly empty. With fewer keys attention takes little of a step
+// and loses more by rounding: products are those of fp32.
+constexpr int64_t kFewestRows = 16, kFewestKeys = 128;
 
 uint16_t* as_bf16(float* lanes) { return reinterpret_cast<uint16_t*>(lanes); }
-
-// Columns [0, n) rounded, zeros up to `columns`. Returns what rounding added to them.
-STRATA_VECTORIZED float round_row(const float* from, int64_t n, int64_t columns, uint16_t* to) {
-  float added = 0;
-#pragma omp simd reduction(+ : added)
-  for (int64_t j = 0; j < n; ++j) {
-    to[j] = to_bf16(from[j]);
-    added += from_bf16(to[j]) - from[j];
-  }
-  for (int64_t j = n; j < columns; ++j) to[j] = 0;
-  return added;
-}
-
-// The same of two rows, the first of which has no more columns, a pair a lane.
-STRATA_VECTORIZED void round_row_pair(const float* low, int64_t num_low, const float* high,
-                                      int64_t num_high, int64_t columns, uint32_t* to) {
-  for (int64_t j = 0; j < num_low; ++j) {
-    to[j] = to_bf16(low[j]) | static_cast<uint32_t>(to_bf16(high[j])) << 16;
-  }
-  for (int64_t j = num_low; j < num_high; ++j)
-    to[j] = static_cast<uint32_t>(to_bf16(high[j])) << 16;
-  for (int64_t j = num_high; j < columns; ++j) to[j] = 0;
-}
 
 // to [n / 2, columns] of pairs: rows 2 i and 2 i + 1 of [n, stride].
 STRATA_VECTORIZED void pair_rows(const uint16_t* from, int64_t stride, int64_t n, int64_t columns,
@@ -392,7 +371,9 @@ std::unique_ptr<AttentionProducts> attention_products(const AttentionArguments& 
                                                       const TaskRange& range,
                                                       AttentionScratch& scratch) {
   const int64_t rows = range.queries * (a.q.heads / a.k.heads);
-  if (!takes_pairs(a) || rows < kFewestRows) return fp32_attention_products(a, range, scratch);
+  if (!takes_pairs(a) || rows < kFewestRows || range.keys < kFewestKeys) {
+    return fp32_attention_products(a, range, scratch);
+  }
   return std::make_unique<Bf16AttentionProducts>(a, range, scratch);
 }
 
