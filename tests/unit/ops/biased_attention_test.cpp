@@ -1,11 +1,13 @@
 // Oracle: dense softmax from ATen's elementary operations in double, differentiated by autograd;
-// for dropout the mask that ops::dropout draws.
+// for dropout the mask that ops::dropout draws. bf16 in every way in which the processor multiplies
+// it.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 
+#include "chosen_bf16.h"
 #include "reference.h"
 #include "strata/base/error.h"
 #include "strata/ops/attention/biased_attention.h"
@@ -206,7 +208,11 @@ void compare(const Case& c, const Input& in, const BiasedAttentionOptions& optio
 TEST(BiasedAttention, EqualsDenseSoftmax) {
   for (const Case& c : kCases) {
     compare(c, Input(c, at::kFloat), options_of(c), {}, 1e-5);
-    compare(c, Input(c, at::kBFloat16), options_of(c), {}, 3e-2);
+    for (const Bf16Products products : reference::all_bf16_products()) {
+      SCOPED_TRACE(reference::name_of(products));
+      const reference::ChosenBf16 chosen(products);
+      compare(c, Input(c, at::kBFloat16), options_of(c), {}, 3e-2);
+    }
   }
 }
 

@@ -11,7 +11,7 @@
 #include <ostream>
 #include <vector>
 
-#include "emulated_tiles.h"
+#include "chosen_bf16.h"
 #include "reference.h"
 #include "strata/base/error.h"
 #include "strata/ops/instruction_set.h"
@@ -41,12 +41,10 @@ struct Method {
 std::ostream& operator<<(std::ostream& out, const Method& method) { return out << method.name; }
 
 std::vector<Method> own_methods() {
-  std::vector<Method> methods = {{.name = "fp32"}, {.name = "converted", .type = at::kBFloat16}};
-  if (cpu::has_pair_product()) {
-    methods.push_back({.name = "pairs", .type = at::kBFloat16, .bf16 = Bf16Products::kPairs});
-  }
-  if (kHasX86Kernels) {
-    methods.push_back({.name = "tiles", .type = at::kBFloat16, .bf16 = Bf16Products::kTiles});
+  std::vector<Method> methods = {{.name = "fp32"}};
+  for (const Bf16Products products : reference::all_bf16_products()) {
+    methods.push_back(
+        {.name = reference::name_of(products), .type = at::kBFloat16, .bf16 = products});
   }
   return methods;
 }
@@ -59,23 +57,15 @@ std::vector<Method> methods() {
 // What a test chooses ends with it.
 class Chosen {
  public:
-  explicit Chosen(CpuProducts products, Bf16Products bf16 = bf16_products()) {
-    if (bf16 == Bf16Products::kTiles && !cpu::has_tile_product()) {
-      emulated_ = std::make_unique<reference::EmulatedTiles>();
-    }
+  explicit Chosen(CpuProducts products, Bf16Products bf16 = bf16_products()) : bf16_(bf16) {
     choose_cpu_products(products);
-    choose_bf16_products(bf16);
   }
   explicit Chosen(const Method& method) : Chosen(method.products, method.bf16) {}
-  ~Chosen() {
-    choose_cpu_products(before_);
-    choose_bf16_products(bf16_before_);
-  }
+  ~Chosen() { choose_cpu_products(before_); }
 
  private:
   CpuProducts before_ = cpu_products();
-  Bf16Products bf16_before_ = bf16_products();
-  std::unique_ptr<reference::EmulatedTiles> emulated_;
+  reference::ChosenBf16 bf16_;
 };
 
 class Matmul : public testing::TestWithParam<Method> {

@@ -1,6 +1,7 @@
 // One task of attention on the CPU: a document and one kv head, its queries in blocks. Owns: where
-// the rows, keys, biases and dropout masks of a task stand in memory, and its products. Never: the
-// order of the steps (attention_cpu.cpp), arithmetic on scores (attention_scores.h), checks.
+// the rows, keys, biases and dropout masks of a task stand in memory. Never: its products
+// (attention_products.h), the order of the steps (attention_cpu.cpp), arithmetic on scores
+// (attention_scores.h), checks.
 #pragma once
 
 #include <algorithm>
@@ -58,28 +59,29 @@ struct QueryBlock {
   int64_t rows;
 };
 
-// Keys that are transposed side by side, as wide as a tile of matmul/block_product.h.
-constexpr int64_t kPanelKeys = 64;
+// Of scores.
+struct AttentionBlocks {
+  int64_t rows;          // (query x head of the group) of a block, as a rule
+  int64_t keys;          // of a block, at most
+  int64_t key_multiple;  // to which fewer are rounded up
+};
 
-// Rows of a block that are cut to what they see together: two tiles of matmul/block_product.h.
-constexpr int64_t kPartRows = 12;
+// Blocks of keys begin at multiples of this.
+constexpr int64_t kAlignedKeys = 64;
 
-// Its queries go by in blocks; forward and backward passes derive from it. Buffers come from
-// `scratch` and hold for the task.
+// Its queries go by in blocks. Buffers come from `scratch` and hold for the task.
 class AttentionTask {
  public:
-  AttentionTask(const AttentionArguments& a, const TaskRange& range, AttentionScratch& scratch);
+  AttentionTask(const AttentionArguments& a, const TaskRange& range, AttentionScratch& scratch,
+                const AttentionBlocks& blocks);
+  virtual ~AttentionTask() = default;
 
- protected:
-  ~AttentionTask() = default;
-
-  // The task's keys or values in fp32, [keys, width_] with zeros in the padding. A strided tensor
-  // is copied too: rows some KiB apart would push each other out of the cache.
-  float* load_heads(const HeadsView& view) const;
-  // The transpose of that in panels of kPanelKeys keys, each [channels, panel_width()], zeros in
-  // the padding.
-  float* transpose_heads(const float* heads) const;
-  void write_heads(const float* from, const HeadsView& to) const;
+  int64_t queries() const { return task_.queries; }
+  int64_t block_queries() const { return block_queries_; }
+  int64_t block_keys() const { return block_keys_; }
+  int64_t max_rows() const { return max_rows_; }  // of a block
+  int64_t width() const { return width_; }        // of a head's channels, with their padding
+  int64_t document() const { return task_.document; }
 
   QueryBlock query_block(int64_t begin) const;
 
@@ -95,21 +97,11 @@ class AttentionTask {
     }
   }
 
-  // Rows of a block as fp32: the tensor's own, or in `scratch` [rows, width_].
-  HeadRows head_rows(const QueryBlock& block, const HeadsView& view, float* scratch) const;
-
-  // Rows of a block as fp32 [rows, width_], multiplied by `factor`.
-  void copy_rows(const QueryBlock& block, const HeadsView& view, float factor, float* to) const;
-
-  int64_t panel_width(int64_t key) const {
-    return std::min(kPanelKeys, padded_columns(task_.keys - key));
-  }
-
   // The last key that a query of the document sees.
   int64_t last_seen_key(int64_t query) const;
   // Keys that the block's last query sees.
   int64_t seen_keys(const QueryBlock& block) const;
-  // Where the keys begin that a query of the block sees, or the panel of the first of them.
+  // Where the keys begin that a query of the block sees, or at a multiple of kAlignedKeys before.
   int64_t first_seen_key(const QueryBlock& block) const;
 
   float* lse_at(const QueryBlock& block, int64_t row) const;
@@ -134,35 +126,9 @@ class AttentionTask {
   // Zeroes and scales what dropout does to the probabilities, or to their gradients.
   void drop(const QueryBlock& block, int64_t key, float* scores) const;
 
-  // Products leave out what is masked, but for the corners of their parts.
-
-  // scores [rows, keys] = rows_by_channel [rows, width_] x transposed_heads.
-  void make_scores(const QueryBlock& block, const float* rows_by_channel,
-                   const float* transposed_heads, int64_t key, int64_t keys, float* scores) const;
-
-  // out [rows, width_] (+)= scores [rows, keys] x heads [keys, width_].
-  void apply_scores(const QueryBlock& block, const float* scores, const float* heads, int64_t keys,
-                    bool add, float* out) const;
-
-  // out [keys, width_] += transpose of scores [rows, keys] x rows_by_channel [rows, width_].
-  void apply_transposed_scores(const QueryBlock& block, const float* scores,
-                               const float* rows_by_channel, int64_t keys, float* out) const;
-
   ScoreBlock score_block(const QueryBlock& block, int64_t keys, float* scores) const;
 
-  // Calls f(row, rows, how many of them the last row sees) for the parts of a block that see
-  // something of the keys [from, from + keys).
-  template <typename F>
-  void for_row_parts(const QueryBlock& block, int64_t from, int64_t keys, F f) const {
-    int64_t row = 0;
-    while (row + kPartRows < block.rows && visible_[row + kPartRows - 1] <= from) row += kPartRows;
-    for (int64_t rows = 0; row < block.rows; row += rows) {
-      rows = block.rows - row;
-      if (visible_[row] < from + keys) rows = std::min(kPartRows, rows);
-      f(row, rows, std::min(keys, visible_[row + rows - 1] - from));
-    }
-  }
-
+ protected:
   const AttentionArguments& a_;
   AttentionScratch& scratch_;
   const TaskRange task_;

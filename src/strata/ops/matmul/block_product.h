@@ -11,9 +11,10 @@ namespace strata::ops::cpu {
 // is computed like the rest.
 constexpr int64_t kColumnMultiple = 16;
 
-constexpr int64_t padded_columns(int64_t n) {
-  return (n + kColumnMultiple - 1) / kColumnMultiple * kColumnMultiple;
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
 }
+constexpr int64_t padded_columns(int64_t n) { return round_up(n, kColumnMultiple); }
 
 // c [rows, columns] = a b, or c += a b with `add`.
 struct BlockProduct {

@@ -34,8 +34,6 @@ constexpr int64_t kNarrowTile = 16;
 static_assert(kColumnMultiple <= kNarrowTile);
 static_assert(kInner % kLanesOfTile == 0 && kInnerOfFewRows % kLanesOfTile == 0);
 
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // What is multiplied, and in which pieces.
 struct Task {
   const MatmulArguments& m;
