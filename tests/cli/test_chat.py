@@ -90,6 +90,16 @@ def test_commands_on_standard_input(model):
     assert run.stdout == as_output([expected[0], reference_answers(model, TURNS[1:2])[0]])
 
 
+def test_blanks_behind_a_command(model):
+    """As the command without them; behind a turn they are said."""
+    flags = ["--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS]
+    run = chat(*flags, stdin=f"{TURNS[0]}\n/reset \n/a b \n/exit\t \n{TURNS[1]}\n")
+    expected = reference_answers(model, TURNS[:1]) + reference_answers(model, ["/a b "])
+    assert run.stdout == as_output(expected), run.stderr
+    assert chat(*flags, "--prompt", TURNS[0], "--prompt", "/exit ", "--prompt", TURNS[1]).stdout == as_output(expected[:1])
+    assert "/adapter: found an unknown command" in chat(*flags, "--prompt", "/adapter ").stderr
+
+
 def test_lines_that_are_no_turns_are_errors(model):
     flags = ["--model_name_or_path", model, "--max_new_tokens", NEW_TOKENS]
     expected = as_output(reference_answers(model, TURNS[:1]))
@@ -168,6 +178,38 @@ def test_settings_of_the_model_are_named_or_used(model, tmp_path):
     assert "asks for sampling" in run.stderr
 
 
+def with_settings(model, folder, name, **settings):
+    folder = shutil.copytree(model, folder)
+    file = folder / name
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+    return folder
+
+
+def test_settings_of_a_model_without_a_file_of_its_own(model, tmp_path):
+    """transformers reads them in config.json then."""
+    folder = with_settings(model, tmp_path / "model", "config.json", repetition_penalty=3.0, no_repeat_ngram_size=2, do_sample=True)
+    (folder / "generation_config.json").unlink()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer.apply_chat_template([{"role": "user", "content": TURNS[0]}], add_generation_prompt=True,
+                                           return_tensors="pt", return_dict=True)
+    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = reference.generate(**inputs, max_new_tokens=20, do_sample=False, no_repeat_ngram_size=0)[0]
+    expected = tokenizer.decode(ids[inputs["input_ids"].shape[1]:], skip_special_tokens=True)
+    assert [expected] != reference_answers(model, TURNS[:1], new_tokens=20)
+    run = chat("--model_name_or_path", folder, "--prompt", TURNS[0], "--max_new_tokens", 20)
+    assert run.stdout == as_output([expected])
+    assert "config.json: no_repeat_ngram_size 2 is not applied" in run.stderr
+    assert "note: config.json asks for sampling" in run.stderr
+
+
+def test_greedy_answers_do_not_feel_what_shapes_a_draw(model, tmp_path):
+    folder = with_settings(model, tmp_path / "model", "generation_config.json", temperature=0, top_k=-1, top_p=7, min_p=-1)
+    run = chat("--model_name_or_path", folder, "--prompt", TURNS[0], "--max_new_tokens", NEW_TOKENS)
+    assert run.stdout == as_output(reference_answers(model, TURNS[:1])), run.stderr
+    run = chat("--model_name_or_path", folder, "--prompt", TURNS[0], "--do_sample", "--temperature", 1)
+    assert run.returncode == 2 and "top_k: found -1" in run.stderr
+
+
 @pytest.mark.parametrize("words,code,message", [
     (["--model_name_or_path", "M", "--promt", "a"], 2, "--promt: found an unknown flag, expected a "
                                                        "known one; did you mean --prompt?"),
@@ -177,6 +219,7 @@ def test_settings_of_the_model_are_named_or_used(model, tmp_path):
     (["--model_name_or_path", "M", "a"], 2, "a: found a word that belongs to no flag"),
     (["--model_name_or_path", "M", "--temperature", "0.5", "--prompt", "a"], 2,
      "--temperature: found with do_sample off"),
+    (["--model_name_or_path", "M", "--seed", "3", "--prompt", "a"], 2, "--seed: found with do_sample off"),
     (["--model_name_or_path", "M", "--do_sample", "--temperature", "0", "--prompt", "a"], 2,
      "temperature: found 0"),
     (["--model_name_or_path", "M", "--do_sample", "--top_p", "1.5"], 2, "--top_p: found \"1.5\""),
@@ -265,6 +308,24 @@ def test_a_conversation_on_a_terminal(model):
     terminal.send("\x03")  # at the prompt: a new one
     terminal.read_until("> ")
     assert terminal.wait(again="\x04") == 0
+
+
+def test_what_a_template_refuses_ends_no_conversation(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "model")
+    template = folder / "chat_template.jinja"
+    template.write_text("{% if messages[-1].content == 'no' %}{{ raise_exception('not that') }}{% endif %}" + template.read_text())
+    terminal = Terminal("--model_name_or_path", folder, "--max_new_tokens", NEW_TOKENS)
+    terminal.read_until("> ")
+    seen = []
+    for line in (TURNS[0], "no", TURNS[1]):
+        terminal.send(line + "\n")
+        terminal.read_until("\n")  # the echo
+        seen.append(terminal.read_until("> ").replace("\r\n", "\n"))
+    first, second = map(escaped, reference_answers(model, TURNS[:2]))
+    assert seen[0].startswith(first) and seen[2].startswith(second)
+    assert seen[1].startswith("error: ") and "not that" in seen[1]
+    terminal.send("/exit\n")
+    assert terminal.wait() == 0
 
 
 def test_ctrl_c_stops_the_answer_alone(model, tmp_path):

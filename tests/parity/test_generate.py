@@ -202,6 +202,28 @@ def test_phi3_beyond_the_original_length(tmp_path):
     assert run_probe(tmp_path, model=str(tmp_path), prompts=prompts, max_new_tokens=NEW_TOKENS) == expected
 
 
+def test_dynamic_positions_beyond_the_length(tmp_path):
+    """generate() of a model that has answered nothing yet (it remembers the longest text): an answer keeps the keys of its
+    prompt, the next turn of a conversation has its own."""
+    save_checkpoint(tmp_path, scale=0.3, max_position_embeddings=16, num_key_value_heads=2,
+                    rope_parameters=dict(rope_type="dynamic", rope_theta=500.0, factor=4.0))
+
+    def expected(prompt, **options):
+        fresh = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+        return reference_ids(fresh, prompt, **options)
+    request = dict(model=str(tmp_path), max_new_tokens=NEW_TOKENS)
+    prompts = [list(range(9)), list(range(16))]
+    for prompt in prompts:  # each with nothing before it
+        assert run_probe(tmp_path, prompts=[prompt], **request) == [expected(prompt)]
+    assert run_probe(tmp_path, prompts=prompts, use_cache=False, **request) == [expected(prompt, use_cache=False) for prompt in prompts]
+    turns = [list(range(10))]
+    for turn in range(3):
+        turns.append(turns[-1] + expected(turns[-1], max_new_tokens=6) + [3 + turn, 50])
+    turns.append(turns[0])
+    assert run_probe(tmp_path, model=str(tmp_path), prompts=turns, max_new_tokens=6) == [
+        expected(turn, max_new_tokens=6) for turn in turns]
+
+
 @pytest.mark.parametrize("length", [511, 512, 513, 700])
 def test_prompts_in_parts_turn_by_their_whole_length(tmp_path, length):
     """A prompt goes through the layers in parts of 512 tokens."""

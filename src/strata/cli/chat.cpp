@@ -17,6 +17,7 @@
 #include "strata/base/file.h"
 #include "strata/base/json.h"
 #include "strata/base/visible_text.h"
+#include "strata/cli/chat_lines.h"
 #include "strata/cli/command.h"
 #include "strata/cli/line_reader.h"
 #include "strata/cli/run_sources.h"
@@ -134,7 +135,8 @@ void require_sampling(const config::ChatConfig& chat) {
   const std::pair<const char*, bool> kFlags[] = {{"temperature", chat.temperature.has_value()},
                                                  {"top_k", chat.top_k.has_value()},
                                                  {"top_p", chat.top_p.has_value()},
-                                                 {"min_p", chat.min_p.has_value()}};
+                                                 {"min_p", chat.min_p.has_value()},
+                                                 {"seed", chat.seed.has_value()}};
   for (const auto& [name, is_given] : kFlags) {
     if (!is_given) continue;
     throw ConfigError(
@@ -152,14 +154,13 @@ generate::SamplingOptions sampling_options(const config::ChatConfig& chat,
     value = flag ? *flag : from_file.value_or(value);
   };
   options.do_sample = chat.do_sample.value_or(false);
+  choose(chat.repetition_penalty, file.repetition_penalty, options.repetition_penalty);
+  // Greedy answers feel nothing of the others, whatever a file says: temperature 0, top_k -1.
+  if (!options.do_sample) return options;
   choose(chat.temperature, file.temperature, options.temperature);
   choose(chat.top_k, file.top_k, options.top_k);
   choose(chat.top_p, file.top_p, options.top_p);
   choose(chat.min_p, file.min_p, options.min_p);
-  choose(chat.repetition_penalty, file.repetition_penalty, options.repetition_penalty);
-  if (!options.do_sample && !chat.temperature && options.temperature == 0) {
-    options.temperature = 1.0;  // files of greedy models say 0
-  }
   return options;
 }
 
@@ -208,17 +209,6 @@ generate::LoadOptions load_options(const ChatRequest& request) {
   return options;
 }
 
-// A word of letters behind a slash: nobody says that to a model, but many programs have such
-// commands.
-bool is_unknown_command(const std::string& line) {
-  return line.size() > 1 && line[0] == '/' &&
-         std::all_of(line.begin() + 1, line.end(), [](char c) { return 'a' <= c && c <= 'z'; });
-}
-
-bool is_blank(const std::string& line) {
-  return line.find_first_not_of(" \t") == std::string::npos;
-}
-
 class Chat {
  public:
   explicit Chat(const ChatRequest& request) : Chat(request.config, load_options(request)) {}
@@ -232,12 +222,13 @@ class Chat {
     options_.max_new_tokens = chat.max_new_tokens;
     options_.eos_ids = file_.eos_ids;
     if (tokenizer_->eos_id()) options_.eos_ids.push_back(*tokenizer_->eos_id());
+    options_.is_asked_to_stop = [] { return interrupted.load(); };
     for (const std::string& text : model_.notes()) note(text);
     for (const std::string& text : file_.notes) note(text);
     if (file_.do_sample.value_or(false) && !chat.do_sample) {
-      note(
-          "generation_config.json asks for sampling, answers are the most likely ones; add "
-          "--do_sample, or --do_sample false to silence this");
+      note(file_.source +
+           " asks for sampling, answers are the most likely ones; add --do_sample, or --do_sample "
+           "false to silence this");
     }
     if (!conversation_.has_template()) {
       note("the model has no chat template; it continues the text of each prompt");
@@ -264,7 +255,7 @@ class Chat {
   // for commands of adapters without any.
   bool obey(const std::string& line) {
     if (obey_known(line)) return true;
-    if (!is_unknown_command(line)) return false;
+    if (!is_command_word(line)) return false;
     throw ConfigError(
         "{}: found an unknown command, expected /reset, /exit, /adapters, /adapter NAME, /merge or "
         "/unmerge; put a blank before it to say it to the model",
@@ -335,6 +326,7 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
     interrupted = false;
     tell("> ");
     const LineEnd end = reader.read(line);
+    line = without_blanks_behind_command(line);
     if (end != LineEnd::kLine) tell("\n");
     if (end == LineEnd::kEndOfInput || line == "/exit") return;
     if (end == LineEnd::kInterrupted || is_blank(line)) continue;
@@ -353,6 +345,8 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
       }
     } catch (const ConfigError& error) {
       tell("error: {}; /reset starts a new one\n", visible(error.what()));
+    } catch (const FormatError& error) {  // of the template, which may refuse what was said
+      tell("error: {}\n", visible(error.what()));
     }
   }
 }
@@ -360,7 +354,9 @@ void converse_on_terminal(Chat& chat, const config::ChatConfig& config) {
 void answer_lines(Chat& chat) {
   LineReader reader;
   std::string line;
-  for (int number = 1; reader.read(line) == LineEnd::kLine && line != "/exit"; ++number) {
+  for (int number = 1; reader.read(line) == LineEnd::kLine; ++number) {
+    line = without_blanks_behind_command(line);
+    if (line == "/exit") return;
     require_utf8(line, fmt::format("standard input:{}", number));
     if (is_blank(line) || chat.obey(line)) continue;
     chat.answer(line);
@@ -379,7 +375,8 @@ int run_chat(const std::vector<std::string>& arguments) {
   std::optional<Chat> loaded;
   naming_model(request.config.model_name_or_path, [&] { loaded.emplace(request); });
   Chat& chat = *loaded;
-  for (const std::string& prompt : request.prompts) {
+  for (const std::string& given : request.prompts) {
+    const std::string prompt = without_blanks_behind_command(given);
     if (prompt == "/exit") return 0;
     if (!chat.obey(prompt)) chat.answer(prompt);
   }

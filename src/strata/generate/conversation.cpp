@@ -66,6 +66,7 @@ StopReason Conversation::answer(const std::string& prompt, const GenerateOptions
   const Continuation result = generator_.generate(
       ids, options, sampler, [&](int32_t id) { return on_text(decoder.push(id)); });
   on_text(decoder.finish());
+  if (result.ids.empty()) return result.reason;
   remember(prompt, std::move(ids), result);
   return result.reason;
 }

@@ -28,8 +28,9 @@ class Conversation {
 
   bool has_template() const { return template_.has_value(); }
 
-  // Answers one turn; an answer that was stopped counts as said. After an error the conversation is
-  // as it was before. Errors: those of the template and of Generator::generate().
+  // Answers one turn; an answer that was stopped counts as said. After an error, or a stop before
+  // the first token, the conversation is as it was before. Errors: those of the template and of
+  // Generator::generate().
   StopReason answer(const std::string& prompt, const GenerateOptions& options, Sampler& sampler,
                     const OnText& on_text);
 

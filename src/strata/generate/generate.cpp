@@ -22,6 +22,7 @@ std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, i
   };
   copy->text_length = cache.text_length;
   copy->length_of_change = cache.length_of_change;
+  copy->changes_with_length = cache.changes_with_length;
   for (size_t i = 0; i < cache.layers.size(); ++i) {
     copy->layers[i].keys = grown(cache.layers[i].keys);
     copy->layers[i].values = grown(cache.layers[i].values);
@@ -29,6 +30,15 @@ std::unique_ptr<nn::KvCache> copy_of(const nn::KvCache& cache, int64_t length, i
     copy->layers[i].last_inputs = cache.layers[i].last_inputs;
   }
   return copy;
+}
+
+// Whether a text of this length reads what the cache has of its beginning, the `is_whole` last
+// text.
+bool goes_on(const nn::KvCache& cache, int64_t length, bool is_whole) {
+  // A state stands for the whole last text, which may go on, and for no part of it.
+  if (cache.has_states() && !is_whole) return false;
+  return !cache.changes_with_length ||
+         std::max(cache.text_length, length) <= cache.length_of_change;
 }
 
 }  // namespace
@@ -58,11 +68,11 @@ void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity)
   const auto last = prompt.end() - 1;
   const auto common =
       std::mismatch(prompt.begin(), last, cached_.begin(), cached_.end()).first - prompt.begin();
-  // A state stands for the whole last text, which may go on, and for no part of it.
-  const bool starts_again =
-      common < std::ssize(cached_) && cache_ != nullptr && cache_->has_states();
-  const int64_t length = starts_again ? 0 : common;
   const int64_t in_front = model_.num_virtual_tokens();
+  const bool starts_again =
+      cache_ != nullptr && !goes_on(*cache_, std::ssize(prompt) + in_front,
+                                    /*is_whole=*/common == std::ssize(cached_));
+  const int64_t length = starts_again ? 0 : common;
   if (length == 0) {
     cache_ = std::make_unique<nn::KvCache>(model_.num_layers(), in_front + capacity);
   } else if (cache_->capacity < in_front + capacity) {
@@ -74,7 +84,7 @@ void Generator::prepare_cache(std::span<const int32_t> prompt, int64_t capacity)
 
 void Generator::follow_length(int64_t length) {
   const int64_t change = cache_->length_of_change;
-  if ((cache_->text_length > change) != (length > change)) {
+  if (!cache_->changes_with_length && (cache_->text_length > change) != (length > change)) {
     cached_.clear();
     cache_->length = 0;
     cache_->forget_states();
@@ -82,11 +92,12 @@ void Generator::follow_length(int64_t length) {
   cache_->text_length = length;
 }
 
-at::Tensor Generator::logits_after(std::span<const int32_t> text, bool use_cache) {
-  if (!use_cache) return model_.next_logits(text, nullptr);
+at::Tensor Generator::logits_after(std::span<const int32_t> text, const GenerateOptions& options) {
+  if (!options.use_cache) return model_.next_logits(text, nullptr);
   follow_length(static_cast<int64_t>(text.size()) + model_.num_virtual_tokens());
   at::Tensor logits;
   while (cached_.size() < text.size()) {
+    if (logits.defined() && options.is_asked_to_stop && options.is_asked_to_stop()) return {};
     const size_t count = std::min(kPromptChunk, text.size() - cached_.size());
     const std::span<const int32_t> chunk = text.subspan(cached_.size(), count);
     try {
@@ -112,7 +123,12 @@ Continuation Generator::generate(std::span<const int32_t> prompt, const Generate
   result.reason =
       room < options.max_new_tokens ? StopReason::kContextLimit : StopReason::kMaxNewTokens;
   for (int64_t i = 0; i < most; ++i) {
-    const int32_t id = sampler.next(logits_after(text, options.use_cache), text);
+    const at::Tensor logits = logits_after(text, options);
+    if (!logits.defined()) {
+      result.reason = StopReason::kStoppedByUser;
+      break;
+    }
+    const int32_t id = sampler.next(logits, text);
     text.push_back(id);
     result.ids.push_back(id);
     if (std::ranges::find(options.eos_ids, id) != options.eos_ids.end()) {

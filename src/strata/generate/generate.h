@@ -30,6 +30,8 @@ struct GenerateOptions {
   std::vector<int32_t> eos_ids = {};
   // false: compute the whole text for every token (slow; an oracle for the cache).
   bool use_cache = true;
+  // Asked between the parts of a long prompt; true stops before there is an answer.
+  std::function<bool()> is_asked_to_stop = {};
 };
 
 // Called with every new id; false stops. An end-of-text id is not passed on.
@@ -53,8 +55,8 @@ class Generator {
   void prepare_cache(std::span<const int32_t> prompt, int64_t capacity);
   // Forgets keys that a text of this length has not (longrope), and notes the length.
   void follow_length(int64_t length);
-  // Logits after text[0, size). Computes what the cache lacks.
-  at::Tensor logits_after(std::span<const int32_t> text, bool use_cache);
+  // Logits after text[0, size). Computes what the cache lacks. Undefined: it was asked to stop.
+  at::Tensor logits_after(std::span<const int32_t> text, const GenerateOptions& options);
 
   LoadedModel& model_;
   std::unique_ptr<nn::KvCache> cache_;

@@ -23,6 +23,7 @@ const std::vector<Unapplied>& unapplied_keys() {
                                                {"num_beam_groups", {1}},
                                                {"no_repeat_ngram_size", {0}},
                                                {"encoder_no_repeat_ngram_size", {0}},
+                                               {"encoder_repetition_penalty", {1}},
                                                {"bad_words_ids", {Json::array()}},
                                                {"min_length", {0}},
                                                {"min_new_tokens", {0}},
@@ -31,6 +32,8 @@ const std::vector<Unapplied>& unapplied_keys() {
                                                {"begin_suppress_tokens", {Json::array()}},
                                                {"forced_bos_token_id", {}},
                                                {"forced_eos_token_id", {}},
+                                               {"token_healing", {false}},
+                                               {"max_time", {}},
                                                {"exponential_decay_length_penalty", {}},
                                                {"guidance_scale", {1}},
                                                {"typical_p", {1}},
@@ -101,15 +104,11 @@ class Reader {
 
 GenerationConfig read_generation_config(const fs::path& folder) {
   GenerationConfig result;
-  const fs::path file = folder / "generation_config.json";
-  if (!fs::exists(file)) {
-    const fs::path config = folder / "config.json";
-    if (fs::exists(config)) {
-      const Json json = read_json_file(config);
-      result.eos_ids = Reader(json, config.string()).read_ids("eos_token_id");
-    }
-    return result;
-  }
+  // Older models have it all in the second, which the reference reads then.
+  const fs::path own = folder / "generation_config.json";
+  const fs::path file = fs::exists(own) ? own : folder / "config.json";
+  if (!fs::exists(file)) return result;
+  result.source = file.filename().string();
   const Json json = read_json_file(file);
   const Reader reader(json, file.string());
   result.do_sample = reader.read<bool>("do_sample", "true or false");

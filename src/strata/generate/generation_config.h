@@ -1,4 +1,4 @@
-// What a model's files say about generation: generation_config.json, or the end-of-text ids of
+// What a model's files say about generation: generation_config.json, or the same keys of
 // config.json where that is missing. Never: what the user asked for.
 #pragma once
 
@@ -11,6 +11,7 @@
 namespace strata::generate {
 
 struct GenerationConfig {
+  std::string source;  // name of the file
   std::optional<bool> do_sample;
   std::optional<double> temperature;
   std::optional<int64_t> top_k;

@@ -93,6 +93,32 @@ TEST_F(GenerateTest, StopsForEachReason) {
   EXPECT_EQ(result.ids.size(), 30u);
 }
 
+// A long prompt, of which parts are computed; what there is of them serves the next text.
+TEST_F(GenerateTest, StopsBetweenThePartsOfAPrompt) {
+  for (const char* config : {R"("model_type": "llama", "num_key_value_heads": 1)",
+                             R"("model_type": "lfm2", "num_key_value_heads": 1,
+                                "layer_types": ["conv", "full_attention"])"}) {
+    write_checkpoint(folder_.path(), fmt::format(R"({{{}, "vocab_size": 40, "hidden_size": 16,
+        "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "max_position_embeddings": 2048, "dtype": "float32"}})",
+                                                 config));
+    model_.reset();
+    std::vector<int32_t> prompt(1200);
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * i % 37);
+    Generator generator(model());
+    int num_questions = 0;
+    const Continuation stopped = generator.generate(
+        prompt, {.max_new_tokens = 3, .is_asked_to_stop = [&] { return ++num_questions == 2; }},
+        greedy_);
+    EXPECT_EQ(stopped.reason, StopReason::kStoppedByUser);
+    EXPECT_TRUE(stopped.ids.empty());
+    EXPECT_EQ(num_questions, 2);
+    EXPECT_EQ(generator.generate(prompt, {.max_new_tokens = 3}, greedy_).ids, plain(prompt, 3));
+    const std::vector<int32_t> other(prompt.begin() + 1, prompt.begin() + 700);
+    EXPECT_EQ(generator.generate(other, {.max_new_tokens = 3}, greedy_).ids, plain(other, 3));
+  }
+}
+
 TEST_F(GenerateTest, SameSeedSameAnswer) {
   const std::vector<int32_t> prompt{6, 2};
   const auto sampled = [&](uint64_t seed) {

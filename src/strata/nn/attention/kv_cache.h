@@ -31,6 +31,9 @@ struct KvCache {
   // RopeOptions::length_of_change(), which attention writes here: keys of a text up to this length
   // are not those of a longer one.
   int64_t length_of_change = 0;
+  // Those of a longer text change with each further token (dynamic). A text keeps its keys while an
+  // answer makes it longer, as in the reference; the next one has its own.
+  bool changes_with_length = false;
   std::vector<Layer> layers;
 };
 

@@ -44,6 +44,7 @@ RopeTables rope_tables(Rope& rope, const ForwardContext& context) {
   KvCache* cache = context.generation.cache;
   if (cache == nullptr) return rope.tables(context.batch->of_documents().positions);
   cache->length_of_change = rope.options().length_of_change();
+  cache->changes_with_length = rope.options().kind == RopeKind::kDynamic;
   return rope.tables(context.batch->positions, cache->text_length);
 }
 
