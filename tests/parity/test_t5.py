@@ -122,7 +122,7 @@ def test_greedy_answers(tmp_path, name):
     expected = model.generate(**inputs_of(pairs), max_new_tokens=11, do_sample=False, num_beams=1)
     for answer, ids in zip(report["answers"], expected.tolist()):
         ids = ids[1:]
-        assert answer == (ids[:ids.index(1)] if 1 in ids else ids)
+        assert answer == (ids[:ids.index(1) + 1] if 1 in ids else ids)
 
 
 def test_dropout_is_the_same_in_recomputation(tmp_path):

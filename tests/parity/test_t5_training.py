@@ -2,6 +2,7 @@
 transformers reading what a run leaves."""
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -105,6 +106,30 @@ def compare(found, losses, eval_loss, least=0.2):
     evaluated = [row for row in found.history if "eval_loss" in row]
     assert evaluated[-1]["eval_loss"] == pytest.approx(eval_loss, abs=1e-4)
     return evaluated[-1]
+
+
+def test_answers_end_as_the_models_file_says(place, tmp_path):
+    """transformers' generate() of the result, whose generation_config.json names a word as a second end; what that file asks
+    for beside it is told."""
+    (tmp_path / "data").mkdir()
+    for split in ("train", "validation"):
+        rows = [dict(row, label=f"neutral {row['label']}") for row in rows_of(place, split)]
+        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copytree(place / "plain", tmp_path / "plain")
+    tokenizer = AutoTokenizer.from_pretrained(place / "plain")
+    file = tmp_path / "plain" / "generation_config.json"
+    [end] = tokenizer("neutral", add_special_tokens=False).input_ids
+    asked = dict(eos_token_id=[1, end], no_repeat_ngram_size=4, repetition_penalty=1.5, do_sample=True)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **asked}))
+    found = run(flags(tmp_path, "plain", tmp_path / "out", max_steps=40, eval_steps=40, learning_rate=2e-2))
+    for words in ("no_repeat_ngram_size 4 is not applied here", "repetition_penalty 1.5 is not applied here", "do_sample true is not"):
+        assert found.text.count(words) == 1
+    result = T5ForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    result.generation_config.update(repetition_penalty=1.0, no_repeat_ngram_size=0, do_sample=False)
+    expected = accuracy(tmp_path, result, tokenizer)
+    assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(expected)]
+    result.generation_config.eos_token_id = 1
+    assert expected == 0 < accuracy(tmp_path, result, tokenizer)
 
 
 @pytest.mark.parametrize("name", ["plain", "v1_1"])

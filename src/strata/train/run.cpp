@@ -13,6 +13,7 @@
 #include "strata/comm/told_once.h"
 #include "strata/config/recipes.h"
 #include "strata/train/labels.h"
+#include "strata/train/loop/answers.h"
 #include "strata/train/loop/rehearsal.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/planning/batch_size_choice.h"
@@ -212,6 +213,7 @@ std::vector<std::string> notes_of_preparation(const config::RunConfig& config,
   if (config.train.tf32 && !device.is_cuda()) {
     notes.emplace_back("warning: tf32: has no effect; fp32 products of a CPU keep 24 bits");
   }
+  for (std::string& line : answer_warnings(config)) notes.push_back(std::move(line));
   return notes;
 }
 

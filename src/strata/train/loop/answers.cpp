@@ -3,12 +3,16 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
+#include "strata/generate/generation_config.h"
+#include "strata/hf/hub/model.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/batch_tensors.h"
+#include "strata/train/setup/hub_place.h"
 
 namespace strata::train {
 namespace {
@@ -26,17 +30,29 @@ nn::Batch next_batch(std::vector<int64_t> ids, int64_t position,
   return batch;
 }
 
-// config.json's, an id or a list of them; else the tokenizer's.
-std::vector<int32_t> eos_ids_of(const Json& model_config, const text::Tokenizer& tokenizer) {
+// What the base's files say of generation; nothing without a base.
+generate::GenerationConfig generation_config(const config::RunConfig& config) {
+  const config::ModelConfig& model = config.model;
+  if (model.model_name_or_path.empty()) return {};
+  return generate::read_generation_config(
+      hf::locate_model(model.model_name_or_path, hub_place(model)));
+}
+
+std::vector<int32_t> eos_ids_in(const Json& model_config) {
+  const Json entry = model_config.value("eos_token_id", Json());
   std::vector<int32_t> ids;
-  const auto entry = model_config.find("eos_token_id");
-  if (entry != model_config.end() && entry->is_number_integer()) ids = {entry->get<int32_t>()};
-  if (entry != model_config.end() && entry->is_array()) {
-    for (const Json& id : *entry) {
-      if (id.is_number_integer()) ids.push_back(id.get<int32_t>());
-    }
+  for (const Json& id : entry.is_array() ? entry : Json::array({entry})) {
+    if (id.is_number_integer()) ids.push_back(id.get<int32_t>());
   }
-  if (ids.empty() && tokenizer.eos_id()) ids = {*tokenizer.eos_id()};
+  return ids;
+}
+
+// Those of the base's files, and the tokenizer's, as the reference's Trainer aligns them.
+std::vector<int32_t> eos_ids_of(const config::RunConfig& config, const Json& model_config,
+                                const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = generation_config(config).eos_ids;
+  if (ids.empty()) ids = eos_ids_in(model_config);
+  if (tokenizer.eos_id()) ids.push_back(*tokenizer.eos_id());
   return ids;
 }
 
@@ -56,6 +72,22 @@ int64_t max_answer_tokens(const config::RunConfig& config) {
   return config.train.generation_max_length.value_or(
              std::max<int64_t>(config.data.max_target_length, 2)) -
          1;
+}
+
+std::vector<std::string> answer_warnings(const config::RunConfig& config) {
+  if (!config.train.predict_with_generate) return {};
+  const generate::GenerationConfig file = generation_config(config);
+  std::vector<std::string> warnings;
+  for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
+  const auto warn = [&](const char* key, const std::string& value) {
+    warnings.push_back(
+        fmt::format("warning: {}: {} {} is not applied here; evaluations answer greedily",
+                    file.source, key, value));
+  };
+  if (file.do_sample.value_or(false)) warn("do_sample", "true");
+  const double penalty = file.repetition_penalty.value_or(1.0);
+  if (penalty != 1.0) warn("repetition_penalty", fmt::format("{}", penalty));
+  return warnings;
 }
 
 std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch& batch,
@@ -85,12 +117,11 @@ std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch&
     double num_open = 0;
     for (size_t d = 0; d < documents; ++d) {
       const auto id = static_cast<int32_t>(chosen.data_ptr<int64_t>()[d]);
+      if (!is_done[d]) answers[d].push_back(id);
       is_done[d] = is_done[d] || std::ranges::find(options.eos_ids, id) != options.eos_ids.end();
       // What a finished document reads changes nothing.
       ids[d] = is_done[d] ? start : id;
-      if (is_done[d]) continue;
-      answers[d].push_back(id);
-      ++num_open;
+      num_open += is_done[d] ? 0 : 1;
     }
     // Units are gathered by all ranks together, until the last answer of any has ended.
     const bool is_asked = options.is_asked_to_stop && options.is_asked_to_stop();
@@ -110,7 +141,8 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
   const AnswerOptions options{max_answer_tokens(config),
-                              eos_ids_of(trainee.model_config, tokenizer), is_asked_to_stop};
+                              eos_ids_of(config, trainee.model_config, tokenizer),
+                              is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {

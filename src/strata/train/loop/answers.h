@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "strata/config/run_config.h"
@@ -18,9 +19,13 @@ namespace strata::train {
 // The most tokens of an answer that an evaluation writes; 0: it writes none.
 int64_t max_answer_tokens(const config::RunConfig& config);
 
+// What the base's files ask of generation that evaluations do not do, a line each; none where they
+// write no answers.
+std::vector<std::string> answer_warnings(const config::RunConfig& config);
+
 struct AnswerOptions {
   int64_t max_new_tokens;
-  std::vector<int32_t> eos_ids = {};  // an answer ends before one of them
+  std::vector<int32_t> eos_ids = {};  // an answer ends with one of them
   StopRequest is_asked_to_stop = {};
 };
 
