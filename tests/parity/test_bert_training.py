@@ -65,6 +65,9 @@ CASES = {
     "ia3": dict(use_peft=True, peft_type="IA3", learning_rate=1e-1),
     # What begins anew trains whole: PEFT does so where it is told to.
     "lora_new_pooler": dict(LORA, model="bert_mlm", lora_modules_to_save=["bert.pooler.dense"]),
+    # Those of the head train with it, as a module that is saved.
+    "biases": dict(LORA, bias="all"),
+    "biases_of_a_new_pooler": dict(LORA, bias="all", model="bert_mlm", lora_modules_to_save=["bert.pooler.dense"]),
 }
 
 
@@ -186,6 +189,47 @@ def test_an_adapter_is_read_and_merged(inputs, encoder, tmp_path, name):
             losses = [torch.nn.functional.cross_entropy(model(**tokenizer(row["text"], return_tensors="pt")).logits.float(),
                                                         torch.tensor([labels[row["label"]]])) for row in rows]
         assert float(sum(losses)) / len(losses) == pytest.approx(told, abs=1e-4)
+
+
+@pytest.mark.parametrize("name,bias", [("bert", "all"), ("roberta", "none"), ("modernbert_body", "none")])
+def test_a_continued_adapter_brings_its_head(inputs, encoder, tmp_path, name, bias):
+    """Oracle: PEFT's model, whose adapter it is; the base has no head."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    torch.manual_seed(3)
+    saved = ["classifier", *(["head.dense", "head.norm"] if name == "modernbert_body" else [])]
+    model = get_peft_model(AutoModelForSequenceClassification.from_pretrained(encoder(name), num_labels=3), LoraConfig(
+        task_type="SEQ_CLS", bias=bias, target_modules=["Wqkv" if name == "modernbert_body" else "query"], modules_to_save=saved))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape) * 0.2)
+    model.eval().save_pretrained(tmp_path / "start")
+    run = run_strata(flags_of(inputs, encoder(name), tmp_path / "out", **EVALUATED, adapter_name_or_path=tmp_path / "start",
+                              learning_rate=1e-30, max_steps=5), recipe="classify")
+    tokenizer, names = AutoTokenizer.from_pretrained(run.folder), ["long", "middle", "short"]
+    with torch.no_grad():
+        losses = [torch.nn.functional.cross_entropy(model(**tokenizer(row["text"], return_tensors="pt")).logits,
+                                                    torch.tensor([names.index(row["label"])])).item()
+                  for row in classification_reference.read(inputs.data("labelled") / "test.jsonl")]
+    assert [row for row in run.history if "eval_loss" in row][-1]["eval_loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-4)
+
+
+def test_a_layer_that_ends_like_a_saved_one_has_no_branch(inputs, encoder, tmp_path):
+    """Oracle: PEFT, which saves "pre_classifier" for "classifier" and loads no adapter with a branch beside that."""
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification
+
+    flags = flags_of(inputs, encoder("distilbert"), tmp_path / "out", **{**LORA, "max_steps": 1}, lora_target_modules="all-linear")
+    run = run_strata(flags, recipe="classify")
+    base = AutoModelForSequenceClassification.from_pretrained(encoder("distilbert"), num_labels=3)
+    loaded = PeftModel.from_pretrained(base, run.folder)
+    saved = load_file(run.folder / "adapter_model.safetensors")
+    assert torch.equal(loaded.base_model.model.pre_classifier.weight, saved["base_model.model.pre_classifier.weight"])
+    assert not any("pre_classifier" in name and "lora" in name for name in saved)
+    found = run_strata_raw({**flags, "lora_target_modules": ["q_lin", "pre_classifier"], "output_dir": tmp_path / "bad"}, recipe="classify")
+    assert found.returncode == 2 and 'target_modules: found "pre_classifier", expected other layers: it trains whole' in found.stderr
 
 
 def test_a_new_pooler_stays_plain_over_codes(inputs, encoder, tmp_path):

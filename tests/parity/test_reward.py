@@ -225,6 +225,17 @@ def test_a_continued_adapter_equals_the_reference(inputs, scorer, tmp_path):
     compare(run.state["log_history"], trl_reference.log_history(flags, "Reward"))
 
 
+def test_a_continued_adapter_brings_its_head(inputs, tmp_path):
+    """Oracle: the adapter's file, over a base that has no head."""
+    first = run_strata(flags_of(inputs, inputs.model("plain"), tmp_path / "first", **{**LORA, "max_steps": 2}), recipe="reward")
+    flags = flags_of(inputs, inputs.model("plain"), tmp_path / "out", adapter_name_or_path=first.folder, learning_rate=1e-30, max_steps=1)
+    found, expected = (safetensors.torch.load_file(run.folder / "adapter_model.safetensors")
+                       for run in (run_strata(flags, recipe="reward"), first))
+    assert found.keys() == expected.keys() and "base_model.model.score.weight" in found
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-7)
+
+
 def test_an_adapter_of_another_recipe_is_refused(inputs, tmp_path):
     words = run_strata(base_flags(inputs.model("plain"), inputs.data("text"), tmp_path / "words", max_steps=1, **LORA))
     rewards = run_strata(flags_of(inputs, inputs.model("plain"), tmp_path / "rewards", **{**LORA, "max_steps": 1}),

@@ -332,6 +332,24 @@ def test_rows_of_other_shapes_are_told_what_to_do(place, tmp_path, row, message)
     assert found.returncode != 0 and message in found.text
 
 
+def test_columns_keep_their_names_in_rows_of_another_order(place, tmp_path):
+    """Oracle: datasets, whose rows have columns by name: those of the first row's order, others behind them."""
+    from datasets import Dataset
+    rows = [{"sentence": "rose", "label": "positive"}, {"label": "negative", "sentence": "fell"},
+            {"id": "x", "sentence": "held", "label": "neutral"}]
+    data = tmp_path / "train.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = Dataset.from_list(rows).column_names[:2]
+    texts = []
+    for columns in ({}, {"text_column": first, "summary_column": second}):
+        words = [word for name, column in columns.items() for word in (f"--{name}", column)]
+        done = subprocess.run([PROGRAM, "preview", "seq2seq", "--model_name_or_path", place / "plain", "--dataset_name", data, *words],
+                              capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, done.stderr
+        texts.append(done.stdout)
+    assert texts[0] == texts[1] and "[[negative</s>]]" in texts[0]
+
+
 def test_translation_columns(place, tmp_path):
     """A column `translation`, files by flag, and the summary's columns found by their order."""
     (tmp_path / "data").mkdir()

@@ -224,7 +224,7 @@ void LoraAdapter::attach_layers(models::Model& model) {
   if (embedding_ != nullptr) append(tensors_, attach_to_embedding(*embedding_, options_));
   append(tensors_, attach_to_layers(layers_, options_, model, projection_));
   append(tensors_, attach_to_experts(expert_parameters_, options_));
-  std::vector<AdapterTensor> biases = train_biases(options_, model);
+  std::vector<AdapterTensor> biases = train_biases(options_, model, parts.saved);
   const bool lacks_biases = options_.bias != "none" && biases.empty();
   append(tensors_, std::move(biases));
   train_saved_modules(options_, model, parts.saved, tensors_);

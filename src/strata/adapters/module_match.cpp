@@ -37,6 +37,11 @@ bool is_inside(const std::string& path, const std::vector<std::string>& entries)
   });
 }
 
+bool merely_ends_alike(const std::string& path, const std::vector<std::string>& entries) {
+  const auto is_end = [&](const std::string& entry) { return path.ends_with(entry); };
+  return !is_inside(path, entries) && std::ranges::any_of(entries, is_end);
+}
+
 std::vector<std::string> module_paths(const std::vector<std::string>& weight_names) {
   std::vector<std::string> paths;
   std::set<std::string> seen;

@@ -25,6 +25,11 @@ class NameList {
 // Whether `path` is a module named by an entry or inside one.
 bool is_inside(const std::string& path, const std::vector<std::string>& entries);
 
+// Whether `path` is none of these and yet ends as an entry does, without a dot before it:
+// DistilBERT's "pre_classifier" beside modules_to_save "classifier". PEFT saves such a module
+// whole, and would give it a branch as well.
+bool merely_ends_alike(const std::string& path, const std::vector<std::string>& entries);
+
 // All module paths that the weights' names imply: their own modules and every ancestor, in order.
 std::vector<std::string> module_paths(const std::vector<std::string>& weight_names);
 

@@ -114,6 +114,18 @@ void require_branches(const LoraOptions& options, const std::vector<nn::Linear*>
   }
 }
 
+// PEFT raises an error for these, too.
+void require_one_way(const LoraOptions& options, const std::vector<nn::Linear*>& targets) {
+  for (const nn::Linear* layer : targets) {
+    if (!merely_ends_alike(layer->path(), options.modules_to_save)) continue;
+    throw ConfigError(
+        "target_modules: found \"{}\", expected other layers: it trains whole, as its name ends "
+        "like "
+        "one of modules_to_save ({}), and PEFT would not load it with a branch; leave it out",
+        layer->path(), fmt::join(options.modules_to_save, ", "));
+  }
+}
+
 }  // namespace
 
 void require_named_modules(const LoraOptions& options, models::Model& model) {
@@ -122,6 +134,7 @@ void require_named_modules(const LoraOptions& options, models::Model& model) {
   require_layers(options, all_paths);
   const TargetLayers targets = find_targets(options, model);
   require_branches(options, targets.layers, model);
+  require_one_way(options, targets.layers);
   require_computed_on_experts(options, targets.layers, model);
   require_loadable_on_experts(options, targets.layers, model);
   require_each("target_modules", options.target_modules, all_paths, is_end_of);

@@ -127,7 +127,8 @@ std::vector<std::string> target_list(const LoraOptions& options, models::Model& 
     for (const std::string& path : linear_paths) {
       const bool is_head =
           path == kOutputLayer || path == models::kRewardLayer || path == models::kClassifier;
-      if (!is_head) targets.push_back(path);
+      // PEFT does not load an adapter with a branch on a layer that it takes for a saved one, too.
+      if (!is_head && !merely_ends_alike(path, options.modules_to_save)) targets.push_back(path);
     }
   } else if (!options.target_pattern.has_value()) {
     targets = options.target_modules;

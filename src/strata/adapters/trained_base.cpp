@@ -11,13 +11,19 @@
 namespace strata::adapters {
 namespace {
 
-// The base's biases that train, under the names that PEFT gives them.
-std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Model& model) {
+// The base's biases that train, under the names that PEFT gives them. Those of `saved` train with
+// their modules, under the same names.
+std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Model& model,
+                                          const std::vector<std::string>& saved) {
   std::vector<AdapterTensor> tensors;
+  const auto is_saved = [&](const std::string& name) {
+    return std::ranges::find(saved, name) != saved.end();
+  };
   for (models::Block* block : model.blocks()) {
     for (const nn::Linear* layer : block->linears()) {
       const bool is_wrapped = layer->low_rank() != nullptr || layer->vera() != nullptr;
       if (layer->bias() == nullptr || (options.bias != "all" && !is_wrapped)) continue;
+      if (is_saved(layer->path() + ".bias")) continue;
       const char* end = is_wrapped ? ".base_layer.bias" : ".bias";
       tensors.push_back({hf::kAdapterKeyPrefix + layer->path() + end, layer->bias()});
     }
@@ -27,6 +33,7 @@ std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Mo
   for (nn::Parameter* parameter : model.parameters()) {
     const std::string& name = parameter->name();
     if (!name.ends_with(".bias") || name.starts_with(hf::kAdapterKeyPrefix)) continue;
+    if (is_saved(name)) continue;
     const bool is_known = std::ranges::any_of(
         tensors, [&](const AdapterTensor& tensor) { return tensor.parameter == parameter; });
     if (!is_known) tensors.push_back({hf::kAdapterKeyPrefix + name, parameter});
@@ -45,9 +52,10 @@ void train_as_one(models::Model& model, std::vector<AdapterTensor>& tensors) {
 
 }  // namespace
 
-std::vector<AdapterTensor> train_biases(const LoraOptions& options, models::Model& model) {
+std::vector<AdapterTensor> train_biases(const LoraOptions& options, models::Model& model,
+                                        const std::vector<std::string>& saved) {
   if (options.bias == "none") return {};
-  std::vector<AdapterTensor> tensors = trained_biases(options, model);
+  std::vector<AdapterTensor> tensors = trained_biases(options, model, saved);
   for (const AdapterTensor& tensor : tensors) tensor.parameter->set_requires_grad(true);
   return tensors;
 }

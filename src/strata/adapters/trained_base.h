@@ -11,8 +11,10 @@
 namespace strata::adapters {
 
 // Makes the biases trainable that options.bias asks for: of the layers that have a branch, or all,
-// those of norms behind those of layers. Requires: the branches are attached.
-std::vector<AdapterTensor> train_biases(const LoraOptions& options, models::Model& model);
+// those of norms behind those of layers; but for those of `saved`, the weights of modules_to_save.
+// Requires: the branches are attached.
+std::vector<AdapterTensor> train_biases(const LoraOptions& options, models::Model& model,
+                                        const std::vector<std::string>& saved);
 
 // Makes `saved`, the weights of modules_to_save, trainable and appends them to `tensors`: copies of
 // their own, and in place what stays tied (ensure_weight_tying).

@@ -17,6 +17,7 @@
 #include "strata/data/rated_rows.h"
 #include "strata/data/row_pool.h"
 #include "strata/data/rows/labelled_row.h"
+#include "strata/data/rows/pair_tokenizer.h"
 #include "strata/data/rows/preference_row.h"
 #include "strata/data/rows/rated_row.h"
 #include "strata/data/rows/row_tokenizer.h"
@@ -144,7 +145,7 @@ class Preparation::Steps {
   bool is_full() const { return options_.max_rows > 0 && num_kept_ >= options_.max_rows; }
 
   RowFormat format_of(const Row& row) const {
-    if (options_.pairs) return {.kind = RowKind::kPair};
+    if (options_.pairs) return detect_pair(row, *options_.pairs);
     if (options_.labelled) return detect_labelled(row, *options_.labelled);
     const std::string& text_field = options_.dataset_text_field;
     if (options_.rated) return detect_rated(row, text_field);

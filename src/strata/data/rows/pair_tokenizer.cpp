@@ -4,7 +4,6 @@
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
-#include "strata/data/rows/row_format.h"
 
 namespace strata::data {
 namespace {
@@ -32,31 +31,36 @@ void refuse_other_row(const Row& row) {
   }
 }
 
-const std::string& column_of(const Row& row, const std::string& wanted, size_t place,
-                             std::string& name) {
-  const auto columns = [&] {
-    std::vector<std::string> names;
-    for (const auto& [column, value] : row.fields.items()) names.push_back(column);
-    return names;
-  };
-  name = wanted;
-  if (name.empty()) {
-    refuse_other_row(row);
-    if (row.fields.size() > place) name = columns()[place];
-  }
-  const Json* text = name.empty() ? nullptr : row.find(name);
-  if (text != nullptr && (text->is_string() || !wanted.empty())) return read_string(row, name);
-  if (text != nullptr) {
+std::vector<std::string> columns_of(const Row& row) {
+  std::vector<std::string> names;
+  for (const auto& [column, value] : row.fields.items()) names.push_back(column);
+  return names;
+}
+
+// The name of a column that no setting names: that of its place.
+std::string column_at(const Row& row, size_t place) {
+  refuse_other_row(row);
+  const std::vector<std::string> columns = columns_of(row);
+  if (place >= columns.size()) {
     throw FormatError(
-        "{}: found {} in \"{}\", column {} of [{}], expected text; name the columns of source and "
-        "target with --text_column and --summary_column",
-        row.where(), type_of(text), name, place + 1, fmt::join(columns(), ", "));
+        "{}: found columns [{}], expected two of text; name the columns with --text_column and "
+        "--summary_column",
+        row.where(), fmt::join(columns, ", "));
   }
+  const Json* text = row.find(columns[place]);
+  if (text != nullptr && text->is_string()) return columns[place];
   throw FormatError(
-      "{}: found columns [{}], expected {} \"{}\"; name the columns with --text_column and "
-      "--summary_column",
-      row.where(), fmt::join(columns(), ", "),
-      wanted.empty() ? "two of text and not" : "one with the name", name);
+      "{}: found {} in \"{}\", column {} of [{}], expected text; name the columns of source and "
+      "target with --text_column and --summary_column",
+      row.where(), type_of(text), columns[place], place + 1, fmt::join(columns, ", "));
+}
+
+const std::string& text_in(const Row& row, const std::string& column) {
+  if (row.find(column) != nullptr) return read_string(row, column);
+  throw FormatError(
+      "{}: found columns [{}], expected one with the name \"{}\"; name the columns with "
+      "--text_column and --summary_column",
+      row.where(), fmt::join(columns_of(row), ", "), column);
 }
 
 const std::string& translation_of(const Row& row, const std::string& language) {
@@ -88,15 +92,26 @@ text::Tokenizer::JoinedTexts encode_to_length(const std::string& text,
                     max_length, counted(texts.num_added, "token"), second ? " to a pair" : "");
 }
 
-TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
-                            const PairOptions& options) {
-  std::string source, target, name;
+RowFormat detect_pair(const Row& row, const PairOptions& options) {
+  RowFormat format{.kind = RowKind::kPair};
+  if (!options.source_lang.empty()) return format;
+  const auto name = [&](const std::string& named, size_t place) {
+    return named.empty() ? column_at(row, place) : named;
+  };
+  format.text_columns = {name(options.text_column, 0)};
+  format.pair_columns = {name(options.summary_column, 1)};
+  return format;
+}
+
+TokenizedPair tokenize_pair(const Row& row, const RowFormat& format,
+                            const text::Tokenizer& tokenizer, const PairOptions& options) {
+  std::string source, target;
   if (!options.source_lang.empty()) {
     source = translation_of(row, options.source_lang);
     target = translation_of(row, options.target_lang);
   } else {
-    source = column_of(row, options.text_column, 0, name);
-    target = column_of(row, options.summary_column, 1, name);
+    source = text_in(row, format.text_columns.front());
+    target = text_in(row, format.pair_columns.front());
   }
   TokenizedPair pair;
   Example& example = pair.example;

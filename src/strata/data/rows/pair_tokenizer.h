@@ -10,13 +10,14 @@
 
 #include "strata/data/batch.h"
 #include "strata/data/files/source.h"
+#include "strata/data/rows/row_format.h"
 #include "strata/text/tokenizer.h"
 
 namespace strata::data {
 
 // The names are the scripts'.
 struct PairOptions {
-  // Columns; empty: the first and the second of the row.
+  // Columns; empty: the first and the second of a set's first row, by their names in all others.
   std::string text_column, summary_column;
   // Both given: the row's column "translation" holds an object with a text for each.
   std::string source_lang, target_lang;
@@ -31,13 +32,17 @@ struct TokenizedPair {
   bool source_is_cut = false, target_is_cut = false;
 };
 
+// Which columns hold the texts, in all rows of the set that this one is the first of. Errors:
+// FormatError with file and line for a row that has no texts in these places.
+RowFormat detect_pair(const Row& row, const PairOptions& options);
+
 // The source's document and the target's: ids of both one after the other, labels of the target.
 // Errors: FormatError with file and line for a row without the two texts, or whose source or target
 // is empty (a tokenizer that adds no end token); ConfigError for a length that the added tokens
 // fill.
 // Threads: any number at the same time.
-TokenizedPair tokenize_pair(const Row& row, const text::Tokenizer& tokenizer,
-                            const PairOptions& options);
+TokenizedPair tokenize_pair(const Row& row, const RowFormat& format,
+                            const text::Tokenizer& tokenizer, const PairOptions& options);
 
 // A text, or two of them, cut to max_length (0: not) so that the tokens that the tokenizer adds
 // stay. Errors: ConfigError, which names the setting, for a length that those fill.

@@ -44,8 +44,9 @@ struct RowFormat {
   bool shares_prompt = false;  // of preferences: the prompt is what both answers begin with
   // Of kLabelled; `names_numbers`: a number with a fraction may be the name of a class.
   LabelKind label = LabelKind::kNone;
-  std::vector<std::string> text_columns = {};
-  std::vector<std::string> pair_columns = {};  // of the second of two texts; empty: there is one
+  std::vector<std::string> text_columns = {};  // of kPair that of the source
+  // Of the second of two texts, of kPair the target; empty: there is one.
+  std::vector<std::string> pair_columns = {};
   std::string label_column = {};
   bool names_numbers = false;
 

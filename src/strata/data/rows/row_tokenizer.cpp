@@ -141,7 +141,7 @@ TokenizedRow RowTokenizer::tokenize(const Row& row) const {
       result = read_tokens(row);
       break;
     case RowKind::kPair: {
-      TokenizedPair pair = tokenize_pair(row, tokenizer_, *options_.pairs);
+      TokenizedPair pair = tokenize_pair(row, format_, tokenizer_, *options_.pairs);
       result = {.example = std::move(pair.example),
                 .source_is_cut = pair.source_is_cut,
                 .target_is_cut = pair.target_is_cut};

@@ -38,8 +38,8 @@ void initialize_from_scratch(const models::Model& model, uint64_t seed, shard::U
   }
 }
 
-// As the reference draws it: in the type in which the model is loaded, before anything else. Every
-// rank draws the whole layer.
+// As the reference draws it: in the type in which the model is loaded, before anything else, so
+// that an adapter that is continued brings its own. Every rank draws the whole layer.
 void draw_document_head(const config::RunConfig& config, Trainee& trainee) {
   const at::Generator generator = at::detail::createCPUGenerator(config.train.seed);
   for (const nn::Parameter* parameter : trainee.model->parameters()) {
@@ -85,6 +85,8 @@ void fill_values(const config::RunConfig& config, const BaseFiles& base, bool se
   } else {
     initialize_from_scratch(*trainee.model, config.train.seed, *trainee.store);
   }
+  const bool has_files = !config.model.model_name_or_path.empty();
+  if (has_files && trainee.has_new_head) draw_document_head(config, trainee);
   // What starts from the base's values waits until those are there.
   if (!trainee.adapter || adapters::starts_from_base(trainee.adapter->options())) return;
   if (trainee.continued_adapter) {
@@ -279,7 +281,6 @@ void set_initial_values(const config::RunConfig& config, const BaseFiles& base, 
     const auto type = shard::storage_type_of(config.model.dtype, trainee.model_config);
     fill_quantized(base, sends, type, *trainee.store);
   }
-  if (has_files && trainee.has_new_head) draw_document_head(config, trainee);
   // An adapter that is continued brings its rows along.
   if (has_files && !trainee.continued_adapter) {
     fill_new_rows(config, trainee.model_config, base.folder ? &*base.folder : nullptr, base.sources,
