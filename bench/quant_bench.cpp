@@ -216,7 +216,7 @@ BENCHMARK(BM_answer_of_codes)
 BENCHMARK(BM_answer_decoded)
     ->ArgsProduct({{0, 1, 2, 3}, {0, 1}, {1, 12}})
     ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_int8_answer)->Arg(1)->Arg(12)->Arg(40)->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_int8_answer)->Arg(1)->Arg(12)->Arg(40)->Arg(512)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_few_rows)
     ->ArgsProduct({{0}, {0, 1}, {1, 4, 12}, {0, 1}})
     ->Unit(benchmark::kMillisecond);

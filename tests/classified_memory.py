@@ -22,7 +22,7 @@ TABLE = [
     (3, "SHARD_GRAD_OP", dict(model="gpt2", **accumulation(2))),
     (1, "NO_SHARD", dict(model="bert", **EVALUATED)),
     (1, "NO_SHARD", dict(model="bert", bf16=True, per_device_train_batch_size=8)),
-    (2, "FULL_SHARD", dict(model="bert", activation_checkpointing="full", per_device_train_batch_size=8)),
+    (2, "FULL_SHARD", dict(model="bert", activation_checkpointing="full")),
     (2, "FULL_SHARD", dict(LORA, model="bert", bf16=True, dtype="bfloat16", **EVALUATED)),
     (1, "NO_SHARD", dict(LORA, model="bert", load_in_4bit=True, activation_checkpointing="attention")),
     (1, "NO_SHARD", dict(model="bert undropped", per_device_train_batch_size=8)),

@@ -129,6 +129,8 @@ TABLE = [
     # Evaluations round activations to codes.
     (2, "FULL_SHARD", dict(LORA, load_in_8bit=True, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8,
                            splits="train,train[:16]")),
+    (1, "NO_SHARD", dict(LORA, load_in_8bit=True, bf16=True, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8,
+                         splits="train,train[:16]")),
     (2, "FULL_SHARD", dict(PROMPT, num_virtual_tokens=20)),
     (1, "NO_SHARD", dict(PROMPT, num_virtual_tokens=20, dtype="bfloat16")),
     (2, "FULL_SHARD", dict(PREFIX, num_virtual_tokens=20)),

@@ -188,6 +188,16 @@ def test_memory_does_not_grow_with_every_new_length(model, tmp_path, precision):
     assert found.measured == pytest.approx(found.planned, rel=0.05)
 
 
+def test_onednn_is_left_out(model, tmp_path, monkeypatch):
+    """It keeps code for every shape that it ever saw: it says of each that it computes. GELU and codes of 8 bits were its."""
+    monkeypatch.setenv("ONEDNN_VERBOSE", "1")
+    flags = dict(LORA, model="bert", bf16=True, load_in_8bit=True, max_steps=2, **classified_memory.EVALUATED)
+    base = classified_memory.base_of(flags.pop("model"), model)
+    run = run_program(base_flags(base, classified_memory.save_texts(tmp_path / "data"), tmp_path / "out", **flags), recipe="classify")
+    assert run.state["log_history"][-1]
+    assert "onednn_verbose" not in run.text
+
+
 KINDS = re.compile(r"^(?:memory plan: |peak ).*?(parameters .*)$", re.M)
 
 

@@ -5,6 +5,7 @@
 #include "strata/base/error.h"
 #include "strata/hf/model_folder.h"
 #include "strata/libtorch/vector_math.h"
+#include "strata/libtorch/without_onednn.h"
 #include "strata/models/bamba/layers.h"
 #include "strata/models/bert/model.h"
 #include "strata/models/config_reader.h"
@@ -402,6 +403,7 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
         type, fmt::join(supported_model_types(), ", "));
   }
   open_vector_math();
+  leave_onednn_out();
   return family->second.create(config, options);
 }
 

@@ -26,7 +26,9 @@ TEST(CodeProduct, EqualsWholeNumbers) {
       const at::Tensor expected =
           a.to(at::kLong).unsqueeze(1).mul(b.to(at::kLong).unsqueeze(0)).sum(2).to(at::kInt);
       EXPECT_TRUE(at::equal(code_product(a, b), expected)) << rows << "x" << inner;
-      EXPECT_TRUE(at::equal(code_product_in_fp32(a, b), expected)) << rows << "x" << inner;
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        EXPECT_TRUE(at::equal(code_product_by(a, b, type), expected)) << rows << "x" << inner;
+      }
     }
   }
 }

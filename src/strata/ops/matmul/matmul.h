@@ -44,8 +44,8 @@ CpuProducts cpu_products();
 // Tests and benchmarks choose; a run takes what is faster.
 void choose_cpu_products(CpuProducts products);
 
-// Temporary memory of the CPU kernel for a c [rows, columns] of `c_type` with `inner` terms of
-// `type` a sum: packed columns of b, or packed rows of a where these are few.
+// Memory that the product on the CPU takes beside a c [rows, columns] of `c_type` with `inner`
+// terms of `type` a sum: packed columns of b, or packed rows of a where these are few; of MKL both.
 int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, at::ScalarType type,
                              at::ScalarType c_type);
 

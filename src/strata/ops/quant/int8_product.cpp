@@ -7,6 +7,7 @@
 #include "strata/base/activity_timer.h"
 #include "strata/base/error.h"
 #include "strata/libtorch/planned_device.h"
+#include "strata/ops/matmul/bf16_products.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/int8_rows.h"
 #include "strata/ops/quant/kernels.h"
@@ -54,30 +55,14 @@ at::Tensor multiply_padded(const at::Tensor& a, const at::Tensor& b) {
   return at::_int_mm(left, right.t()).narrow(0, 0, a.size(0)).narrow(1, 0, b.size(0));
 }
 
-// Of the product in fp32. So many products of bytes sum to 2^24 at most: whole numbers that fp32
-// holds, in any order.
+// So many products of bytes sum to 2^24 at most: whole numbers that fp32 holds, in any order.
 constexpr int64_t kTerms = 1024;
 constexpr int64_t kColumns = 1024;  // of b, widened at a time
 
-// On x86 processors without VNNI the product inside libtorch cuts sums of two terms off at 16 bits
-// (oneDNN's) or is a plain loop, which takes ten times as long as a product in fp32. Bytes that
-// would show the former, for a product by vectors and one by tiles.
-bool multiplies_codes_exactly() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  if (!__builtin_cpu_supports("avx512vnni")) return false;
-#endif
-  for (const int64_t rows : {1, 32}) {
-    const at::Tensor a = at::full({rows, 64}, 127, at::kChar);
-    if (!at::_int_mm(a, at::full({64, 64}, 127, at::kChar)).eq(127 * 127 * 64).all().item<bool>()) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool code_products_are_exact() {
-  static const bool are_exact = multiplies_codes_exactly();
-  return are_exact;
+// What whole numbers of 8 bits are multiplied as. bf16 holds them, and its products are summed in
+// fp32, where this processor multiplies pairs of them.
+at::ScalarType type_of_products() {
+  return bf16_products() == Bf16Products::kConverted ? at::kFloat : at::kBFloat16;
 }
 
 // The tensors of encode_rows() without outliers, one after the other, where there are no data.
@@ -109,10 +94,11 @@ at::Tensor imagine_code_product(const at::Tensor& a, int64_t columns) {
     return of(rows, width, at::kInt);
   }
   at::Tensor y = of(a.size(0), columns, at::kInt);
-  if (a.size(0) <= cpu::kMostFewRows || code_products_are_exact()) return y;
+  if (a.size(0) <= cpu::kMostFewRows) return y;
   const int64_t terms = std::min(kTerms, a.size(1)), width = std::min(kColumns, columns);
-  const at::Tensor left = of(a.size(0), terms, at::kFloat);
-  const at::Tensor right = of(width, terms, at::kFloat);
+  const at::ScalarType type = type_of_products();
+  const at::Tensor left = of(a.size(0), terms, type);
+  const at::Tensor right = of(width, terms, type);
   const at::Tensor part = of(a.size(0), width, at::kFloat);
   const at::Tensor whole = of(a.size(0), width, at::kInt);
   return y;
@@ -133,18 +119,29 @@ at::Tensor imagine_product(const at::Tensor& x, int64_t columns, double threshol
 
 }  // namespace
 
-at::Tensor code_product_in_fp32(const at::Tensor& a, const at::Tensor& b) {
+// libtorch's product of bytes is not taken: oneDNN keeps compiled code and tens of megabytes for
+// the shapes that it ever saw, of which no plan can know, and where there is no VNNI it cuts sums
+// of two terms off at 16 bits.
+at::Tensor code_product_by(const at::Tensor& a, const at::Tensor& b, at::ScalarType type) {
   at::Tensor y = at::zeros({a.size(0), b.size(0)}, a.options().dtype(at::kInt));
   for (int64_t k = 0; k < a.size(1); k += kTerms) {
     const int64_t terms = std::min(kTerms, a.size(1) - k);
-    const at::Tensor left = a.narrow(1, k, terms).to(at::kFloat);
+    const at::Tensor left = a.narrow(1, k, terms).to(type);
     for (int64_t j = 0; j < b.size(0); j += kColumns) {
       const int64_t columns = std::min(kColumns, b.size(0) - j);
-      const at::Tensor right = b.narrow(0, j, columns).narrow(1, k, terms).to(at::kFloat);
-      y.narrow(1, j, columns).add_(ops::matmul(left, right, {.b = true}).to(at::kInt));
+      const at::Tensor right = b.narrow(0, j, columns).narrow(1, k, terms).to(type);
+      at::Tensor part = at::empty({a.size(0), columns}, a.options().dtype(at::kFloat));
+      ops::matmul_into(part, left, right, {.b = true}, /*beta=*/0);
+      y.narrow(1, j, columns).add_(part.to(at::kInt));
     }
   }
   return y;
+}
+
+int64_t code_product_scratch_bytes(int64_t rows, int64_t columns, int64_t inner) {
+  if (rows <= cpu::kMostFewRows) return 0;
+  return ops::matmul_scratch_bytes(rows, std::min(kColumns, columns), std::min(kTerms, inner),
+                                   type_of_products(), at::kFloat);
 }
 
 at::Tensor code_product(const at::Tensor& a, const at::Tensor& b) {
@@ -159,7 +156,7 @@ at::Tensor code_product(const at::Tensor& a, const at::Tensor& b) {
                              .inner = a.size(1)});
     return y;
   }
-  return code_products_are_exact() ? at::_int_mm(a, b.t()) : code_product_in_fp32(a, b);
+  return code_product_by(a, b, type_of_products());
 }
 
 at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, double threshold) {
@@ -182,7 +179,8 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
                               .mul_(scales.unsqueeze(1))
                               .mul_(kPerCode)
                               .to(x.scalar_type());
-  return y.addmm_(x.index_select(1, rows.columns), part.t());
+  ops::matmul_into(y, x.index_select(1, rows.columns), part, {.b = true}, /*beta=*/1);
+  return y;
 }
 
 }  // namespace strata::ops::quant

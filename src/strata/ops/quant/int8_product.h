@@ -16,7 +16,9 @@ at::Tensor int8_product(const at::Tensor& x, const QuantizedMatrix& weight, doub
 
 // a b^T to the bit, int32 [T, N], for int8 a [T, K] and b [N, K] with K below 2^17.
 at::Tensor code_product(const at::Tensor& a, const at::Tensor& b);
-// The same by products in fp32, for processors whose product of bytes is not exact.
-at::Tensor code_product_in_fp32(const at::Tensor& a, const at::Tensor& b);
+// The same on the CPU by products of `type`, fp32 or bf16.
+at::Tensor code_product_by(const at::Tensor& a, const at::Tensor& b, at::ScalarType type);
+// What code_product() takes on the CPU that is no tensor.
+int64_t code_product_scratch_bytes(int64_t rows, int64_t columns, int64_t inner);
 
 }  // namespace strata::ops::quant

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "strata/checkpoint/sharded.h"
 #include "strata/checkpoint/state_pieces.h"
@@ -14,6 +15,7 @@
 #include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
 #include "strata/ops/matmul/matmul.h"
+#include "strata/ops/quant/int8_product.h"
 #include "strata/shard/segments.h"
 #include "strata/train/loop/answers.h"
 #include "strata/train/saving/saving_policy.h"
@@ -78,13 +80,28 @@ int64_t layer_scratch_bytes(const nn::Linear& layer, int64_t tokens, at::ScalarT
   return widest;
 }
 
-int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens, at::ScalarType compute) {
+// The same of a forward pass alone, where rows of codes may be multiplied as such.
+int64_t evaluated_scratch_bytes(const nn::Linear& layer, int64_t tokens, at::ScalarType compute) {
+  const int64_t in = layer.in_features(), out = layer.out_features();
+  const auto& quantization = layer.weight().quantization();
+  if (quantization && quantization->format.kind == ops::quant::Kind::kInt8) {
+    return ops::quant::code_product_scratch_bytes(tokens, out, in);
+  }
+  return ops::matmul_scratch_bytes(tokens, out, in, compute, compute);
+}
+
+// `evaluated`: tokens of a pass that only goes forward; 0: there is none.
+int64_t kernel_scratch_bytes(models::Model& model, int64_t tokens, int64_t evaluated,
+                             at::ScalarType compute) {
   int64_t widest = 0;
   for (models::Block* block : model.blocks()) {
     const bool is_head = block->kind() == models::BlockKind::kHead;
     for (const nn::Linear* layer : block->linears()) {
-      const int64_t rows = is_head ? nn::loss_rows_at_once(tokens, layer->out_features()) : tokens;
-      widest = std::max(widest, layer_scratch_bytes(*layer, rows, compute));
+      const auto rows = [&](int64_t of) {
+        return is_head ? nn::loss_rows_at_once(of, layer->out_features()) : of;
+      };
+      widest = std::max({widest, layer_scratch_bytes(*layer, rows(tokens), compute),
+                         evaluated_scratch_bytes(*layer, rows(evaluated), compute)});
     }
   }
   return widest;
@@ -229,11 +246,18 @@ void split_sources(memory::WalkOptions& walk) {
 // are the host's whatever computes) and of the process.
 int64_t scratch_bytes(const config::RunConfig& config, bool on_device, const comm::Mesh& mesh,
                       const Trainee& trainee, const std::vector<checkpoint::LocalPiece>& saved,
-                      const RunPlan& plan) {
+                      const RunPlan& plan, const memory::WalkOptions& walk) {
   if (on_device) return memory::device_library_bytes(mesh);
-  const int64_t own_tokens = (plan.tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
+  const auto own = [&mesh](int64_t tokens) {
+    return (tokens + mesh.sequence_size() - 1) / mesh.sequence_size();
+  };
+  int64_t evaluated = 0;
+  for (const std::vector<int64_t>* documents :
+       {&walk.eval_documents, &walk.eval_sources, &walk.beside_documents}) {
+    evaluated = std::max(evaluated, std::reduce(documents->begin(), documents->end()));
+  }
   return file_buffer_bytes(config.shard, *trainee.store) + saving_buffer_bytes(saved) +
-         kernel_scratch_bytes(*trainee.model, own_tokens, plan.compute_type) +
+         kernel_scratch_bytes(*trainee.model, own(plan.tokens), own(evaluated), plan.compute_type) +
          comm::imitated_process_bytes(mesh);
 }
 
@@ -279,7 +303,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
   if (config::recipe_of(config).has_encoder) split_sources(walk);
   const SavingPolicy policy = saving_policy(config);
   const auto saved = saved_pieces(policy, *trainee);
-  plan.scratch_bytes = scratch_bytes(config, request.on_device, mesh, *trainee, saved, plan);
+  plan.scratch_bytes = scratch_bytes(config, request.on_device, mesh, *trainee, saved, plan, walk);
   account.begin_phase("forward");
   const auto snapshot = imagine_snapshot(policy, saved);
   plan.memory =
