@@ -53,6 +53,49 @@ def make_safetensors():
         put("safetensors", name, data)
 
 
+def gguf_text(text):
+    return struct.pack("<Q", len(text)) + text
+
+
+def gguf_pair(key, kind, value):
+    return gguf_text(key) + struct.pack("<I", kind) + value
+
+
+def gguf_tensor(name, shape, kind=0, at=0):
+    return gguf_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, at)
+
+
+def gguf(keys, tensors, data=b"\0" * 64, counts=None):
+    count_of_tensors, count_of_keys = counts or (len(tensors), len(keys))
+    head = b"GGUF" + struct.pack("<IQQ", 3, count_of_tensors, count_of_keys) + b"".join(keys) + b"".join(tensors)
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+def make_gguf():
+    def array(kind, count, content=b""):
+        return struct.pack("<IQ", kind, count) + content
+
+    keys = [gguf_pair(b"general.architecture", 8, gguf_text(b"llama")), gguf_pair(b"a", 4, struct.pack("<I", 7)),
+            gguf_pair(b"b", 7, b"\1"), gguf_pair(b"c", 9, array(8, 2, gguf_text(b"x") + gguf_text(b""))),
+            gguf_pair(b"d", 9, array(6, 2, struct.pack("<2f", 1, 2))), gguf_pair(b"e", 12, struct.pack("<d", 0.5))]
+    one = gguf_tensor(b"m", [3, 2])
+    put("gguf", "whole", gguf(keys, [one, gguf_tensor(b"q", [32], kind=8, at=32)], b"\0" * 96))
+    put("gguf", "nothing", gguf([], []))
+    for name, data in {
+        "long_text": gguf([gguf_pair(b"k", 8, struct.pack("<Q", 2**40))], []), "endless_text": gguf([struct.pack("<Q", 2**64 - 1)], []),
+        "long_array": gguf([gguf_pair(b"k", 9, array(8, 2**40))], []), "endless_array": gguf([gguf_pair(b"k", 9, array(0, 2**64 - 1))], []),
+        "array_of_arrays": gguf([gguf_pair(b"k", 9, array(9, 1, array(0, 1, b"x")))], []),
+        "many_tensors": gguf([], [one], counts=(2**60, 0)), "many_keys": gguf(keys[:1], [], counts=(0, 2**61)),
+        "alignment": gguf([gguf_pair(b"general.alignment", 4, struct.pack("<I", 0))], [one]),
+        "wide_alignment": gguf([gguf_pair(b"general.alignment", 4, struct.pack("<I", 2**31))], [one]),
+        "overflowing_shape": gguf([], [gguf_tensor(b"m", [2**62, 2**62, 2, 2])]), "far_tensor": gguf([], [gguf_tensor(b"m", [3], at=2**64 - 32)]),
+        "many_dimensions": gguf([], [gguf_tensor(b"m", [1] * 9)]), "no_type": gguf([], [gguf_tensor(b"m", [32], kind=2**31)]),
+        "half_block": gguf([], [gguf_tensor(b"m", [31], kind=8)]), "twice": gguf([], [one, one]),
+        "old": b"lmgg" + struct.pack("<I", 1) + b"\0" * 40, "other_version": b"GGUF" + struct.pack(">I", 3) + b"\0" * 40,
+    }.items():
+        put("gguf", name, data)
+
+
 def manifest(**changes):
     piece = {"file": "rank-00000.safetensors", "key": "parameter/w", "begin": 0, "end": 6,
              "xxh3": "0" * 16}
@@ -293,6 +336,7 @@ def make_arrow():
 
 
 if __name__ == "__main__":
+    make_gguf()
     for make in (make_safetensors, make_manifest, make_pickle, make_torch_file, make_dcp, make_text, make_arrow):
         make()
     print(sum(1 for path in CORPUS.rglob("*") if path.is_file()), "files")

@@ -70,6 +70,18 @@ std::string text_of(const hf::GgufValue& value) {
                      cut(dump_python(json["first"], /*indent=*/-1, false, false)));
 }
 
+// Of an adapter, which is no model.
+std::string adapter_words(const hf::GgufFile& file) {
+  const auto text = [&](const char* key) {
+    const hf::GgufValue* value = file.find(key);
+    const auto* found = value == nullptr ? nullptr : std::get_if<std::string>(value);
+    return found == nullptr ? "" : visible(*found);
+  };
+  if (text("general.type") != "adapter") return "";
+  return fmt::format(", an adapter ({}) for {}", text("adapter.type"),
+                     text("general.architecture"));
+}
+
 void print_json(const hf::GgufFile& file, const std::filesystem::path& path) {
   Json keys = Json::object(), tensors = Json::array();
   for (const auto& [key, value] : file.metadata()) keys[visible(key)] = json_of(value);
@@ -92,13 +104,13 @@ bool is_gguf_file(const std::filesystem::path& path) {
   if (!std::filesystem::is_regular_file(path)) return false;
   std::array<char, 4> magic{};
   std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
-  return std::string_view(magic.data(), magic.size()) == "GGUF";
+  return std::string_view(magic.data(), magic.size()) == "GGUF" || path.extension() == ".gguf";
 }
 
 void print_gguf(const std::filesystem::path& path, const GgufListing& listing) {
   const hf::GgufFile file(path);
   if (listing.is_json) return print_json(file, path);
-  fmt::print("{}: GGUF version {}\n\n{}\n", path.string(), file.version(),
+  fmt::print("{}: GGUF version {}{}\n\n{}\n", path.string(), file.version(), adapter_words(file),
              counted(file.metadata().size(), "key"));
   for (const auto& [key, value] : file.metadata()) {
     fmt::print("  {}: {}\n", visible(key), text_of(value));

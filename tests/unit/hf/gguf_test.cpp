@@ -122,6 +122,33 @@ TEST(Gguf, RefusesBrokenHeaders) {
   EXPECT_THAT(refusal(start(0, 1) + alignment), HasSubstr("power of two"));
 }
 
+// A file with a hole is as long as its end says, and takes no room: what a header says must fit
+// what one can hold.
+TEST(Gguf, RefusesHeadersLongerThanMemory) {
+  const auto with_hole = [](const std::string& begin) {
+    const TemporaryFolder folder;
+    write_file_atomically(folder / "f.gguf", begin);
+    std::filesystem::resize_file(folder / "f.gguf", uint64_t{1} << 41);
+    return message_of<FormatError>([&] { GgufFile file(folder / "f.gguf"); });
+  };
+  const std::string key = start(0, 1) + text("k");
+  constexpr uint64_t kHuge = uint64_t{1} << 40;
+  EXPECT_THAT(with_hole(key + number(8, 4) + number(kHuge, 8)),
+              HasSubstr("found 1099511627776 bytes of a header after byte 45, expected at most"));
+  EXPECT_THAT(with_hole(start(0, 1) + number(kHuge, 8)), HasSubstr("bytes of a header"));
+  EXPECT_THAT(with_hole(key + number(9, 4) + number(8, 4) + number(kHuge >> 4, 8)),
+              HasSubstr("found 68719476736 array elements"));
+  EXPECT_THAT(with_hole(start(kHuge >> 5, 0)), HasSubstr("found 34359738368 tensors"));
+  EXPECT_THAT(with_hole(start(0, kHuge >> 5)), HasSubstr("found 34359738368 keys"));
+}
+
+TEST(Gguf, NamesWhatStandsThereInstead) {
+  const std::string rest(40, '\0');
+  EXPECT_THAT(refusal("tjgg" + rest),
+              HasSubstr("from before GGUF), expected a GGUF file; convert"));
+  EXPECT_THAT(refusal("PK\x03\x04" + rest), HasSubstr("the bytes 50 4b 03 04 (a zip archive)"));
+}
+
 TEST(Gguf, RefusesBrokenTensors) {
   const auto with = [](uint64_t dimensions, const std::string& sizes, uint64_t type, uint64_t at) {
     return refusal(padded(start(1, 0) + text("m") + number(dimensions, 4) + sizes +

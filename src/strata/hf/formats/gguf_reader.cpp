@@ -14,6 +14,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "GGUF files are little-endian");
 
 constexpr size_t kMaxDimensions = 4;
+// A vocabulary of a million tokens takes half of it. A file may have holes: its size says nothing
+// of what it holds.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 // Reads forward through the header.
 class Cursor {
@@ -30,6 +33,12 @@ class Cursor {
           "{}: found {} bytes after byte {}, expected {}; "
           "the file is cut off, copy it again",
           path_, data_.size() - at_, at_, size_bytes);
+    }
+    if (size_bytes > room()) {
+      throw FormatError(
+          "{}: found {} bytes of a header after byte {}, expected at most {} in all; "
+          "use another file",
+          path_, size_bytes, at_, kMaxHeaderBytes);
     }
     at_ += size_bytes;
     return data_.subspan(at_ - size_bytes, size_bytes);
@@ -48,16 +57,21 @@ class Cursor {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  // How many of `least_bytes` each follow: not more than the file has room for.
+  // How many of `least_bytes` each follow: not more than there is room for.
   uint64_t count(uint64_t least_bytes, std::string_view what) {
     const auto found = number<uint64_t>();
-    if (found <= (data_.size() - at_) / least_bytes) return found;
+    if (found <= room() / least_bytes) return found;
     throw FormatError(
-        "{}: found {} {}, expected at most {} in a file of {} bytes; use another file", path_,
-        found, what, (data_.size() - at_) / least_bytes, data_.size());
+        "{}: found {} {}, expected at most {} after byte {} of {}, in a header of at most {} "
+        "bytes; "
+        "use another file",
+        path_, found, what, room() / least_bytes, at_, data_.size(), kMaxHeaderBytes);
   }
 
  private:
+  // Of the header, behind what was read.
+  uint64_t room() const { return std::min<uint64_t>(data_.size(), kMaxHeaderBytes) - at_; }
+
   std::span<const std::byte> data_;
   std::string path_;
   uint64_t at_ = 0;
@@ -180,6 +194,26 @@ GgufTensorInfo read_tensor(Cursor& cursor) {
   return info;
 }
 
+[[noreturn]] void refuse_magic(std::span<const std::byte> found,
+                               const std::filesystem::path& path) {
+  const std::string_view magic(reinterpret_cast<const char*>(found.data()), found.size());
+  const char* what = "another format";
+  const char* advice = "name a GGUF file";
+  if (magic == "lmgg" || magic == "fmgg" || magic == "tjgg" || magic == "algg") {
+    what = "a file of llama.cpp from before GGUF";
+    advice = "convert the model again";
+  } else if (magic == "PK\x03\x04") {
+    what = "a zip archive";
+  }
+  std::string bytes;
+  for (const std::byte byte : found) {
+    bytes += fmt::format(" {:02x}", std::to_integer<unsigned>(byte));
+  }
+  throw FormatError(
+      "{}: found no GGUF at its beginning but the bytes{} ({}), expected a GGUF file; {}",
+      path.string(), bytes, what, advice);
+}
+
 uint64_t alignment_of(const GgufFile& file, const std::string& path) {
   const GgufValue* value = file.find("general.alignment");
   if (value == nullptr) return kGgufAlignment;
@@ -196,10 +230,7 @@ uint64_t alignment_of(const GgufFile& file, const std::string& path) {
 GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
   Cursor cursor(file_.data(), path);
   const auto magic = cursor.take(4);
-  if (std::memcmp(magic.data(), "GGUF", 4) != 0) {
-    throw FormatError("{}: found no GGUF at its beginning, expected a GGUF file; name one",
-                      path.string());
-  }
+  if (std::memcmp(magic.data(), "GGUF", 4) != 0) refuse_magic(magic, path);
   version_ = cursor.number<uint32_t>();
   if (version_ != 2 && version_ != 3) {
     throw FormatError(

@@ -8,6 +8,7 @@
 #include "strata/base/error.h"
 #include "strata/base/write_advice.h"
 #include "strata/hf/formats/gguf.h"
+#include "strata/hf/formats/reserved_file.h"
 
 namespace strata::hf {
 namespace {
@@ -107,19 +108,8 @@ GgufWriter::GgufWriter(std::filesystem::path path, const GgufMetadata& metadata,
   if (!tensors_.empty()) {
     file_bytes_ = aligned(tensors_.back().begin + tensors_.back().size_bytes);
   }
-  const int descriptor = files_.create(path_);
-  if (descriptor < 0) {
-    throw IoError(
-        "{}: found {} when creating it, expected a writable folder; choose another folder",
-        path_.string(), errno_text(-descriptor));
-  }
-  file_ = Descriptor(descriptor);
+  file_ = create_reserved(path_, file_bytes_, files_);
   try {
-    if (const int error = files_.reserve(file_.get(), file_bytes_)) {
-      throw IoError("{}: found {} with {} bytes free, expected room for {} bytes; {}",
-                    path_.string(), errno_text(error), available_bytes(path_), file_bytes_,
-                    write_advice(error, "free space or choose another folder"));
-    }
     write_at(std::as_bytes(std::span(header)), 0);
     close_tensor();
   } catch (...) {

@@ -111,7 +111,6 @@ class SafetensorsWriter {
  private:
   void lay_out(std::vector<TensorSpec> specs);
   SafetensorsWriter(std::filesystem::path path, FileSystem& files);  // joins
-  void reserve();
   [[noreturn]] void fail_write(int error_number, uint64_t written) const;
   void write_at(std::span<const std::byte> data, uint64_t offset);
   void note_written(size_t tensor, uint64_t begin, uint64_t end);

@@ -10,6 +10,7 @@
 #include "strata/base/error.h"
 #include "strata/base/json.h"
 #include "strata/base/write_advice.h"
+#include "strata/hf/formats/reserved_file.h"
 #include "strata/hf/formats/safetensors.h"
 
 namespace strata::hf {
@@ -70,15 +71,8 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<Ten
   const std::string header = with_length(header_text(tensors_, metadata));
   data_begin_ = header.size();
   file_bytes_ = data_begin_ + (tensors_.empty() ? 0 : tensors_.back().end);
-  const int descriptor = files_.create(path_);
-  if (descriptor < 0) {
-    throw IoError(
-        "{}: found {} when creating it, expected a writable folder; choose another folder",
-        path_.string(), errno_text(-descriptor));
-  }
-  file_ = Descriptor(descriptor);
+  file_ = create_reserved(path_, file_bytes_, files_);
   try {
-    reserve();
     write_at(std::as_bytes(std::span(header)), 0);
   } catch (...) {
     discard();
@@ -145,14 +139,6 @@ void SafetensorsWriter::lay_out(std::vector<TensorSpec> specs) {
     }
   }
   written_.resize(tensors_.size());
-}
-
-void SafetensorsWriter::reserve() {
-  const int error_number = files_.reserve(file_.get(), file_bytes_);
-  if (error_number == 0) return;
-  throw IoError("{}: found {} with {} bytes free, expected room for {} bytes; {}", path_.string(),
-                errno_text(error_number), available_bytes(path_), file_bytes_,
-                write_advice(error_number, "free space or choose another folder"));
 }
 
 void SafetensorsWriter::write_at(std::span<const std::byte> data, uint64_t offset) {
