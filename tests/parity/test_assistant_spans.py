@@ -38,6 +38,9 @@ CHATS = {
               answer("a"), user("q2"), answer("b")],
     "calls alone": [user("q1"), answer("", tool_calls=CALL), {"role": "tool", "name": "add", "content": "2", "tool_call_id": "call00001"},
                     answer("it is 2")],
+    "calls in a row": [user("q1"), answer("", tool_calls=CALL), {"role": "tool", "name": "add", "content": "2", "tool_call_id": "call00001"},
+                       answer("", tool_calls=CALL), {"role": "tool", "name": "add", "content": "3", "tool_call_id": "call00001"},
+                       answer("it is 3"), user("q2"), answer("b")],
     "parts": [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in (
         ("user", "q1"), ("assistant", "a b"), ("user", "q2"), ("assistant", "c"))],
     "reasoning and calls": [user("q1"), answer("<think>\nhm\n</think>\n\nlook", tool_calls=CALL), {
@@ -163,7 +166,7 @@ FEATURES = {"qwen3": QWEN3, "opens reasoning": OPENS, "rewrites the last questio
             "an end more": ONE_END, "calls alone": CALLS_ALONE, "results of tools": RESULTS}
 # Conversations that the others do not know.
 ONLY = {"rewrites the last question": ("one turn", "turns"), "two ends": ("one turn", "turns", "system"),
-        "an end more": ("one turn", "turns", "system"), "calls alone": ("one turn", "turns", "calls", "calls alone")}
+        "an end more": ("one turn", "turns", "system"), "calls alone": ("one turn", "turns", "calls", "calls alone", "calls in a row")}
 VARIABLES = {"as it is": None, "thinking": {"enable_thinking": True}, "not thinking": {"enable_thinking": False}}
 
 
@@ -212,12 +215,12 @@ def test_weights_where_earlier_turns_change(masks):
 PAIRS = sorted(path.name.removesuffix("_training.jinja") for path in TRL.glob("*_training.jinja"))
 
 
-CALLS = ["calls", "calls alone", "reasoning and calls"]
+CALLS = ["calls", "calls alone", "calls in a row", "reasoning and calls"]
 # Conversations that a published template does not take; every other one is compared.
 REFUSES = {"cohere": [*CALLS, "parts"], "cohere2": CALLS, "deepseek_r1_distill": ["parts"], "deepseekv3": [*CALLS, "parts"],
-           "gemma": [*CALLS, "system"], "gemma3": CALLS, "gptoss": ["parts"], "idefics3": ["calls alone"],
+           "gemma": [*CALLS, "system"], "gemma3": CALLS, "gptoss": ["parts"], "idefics3": ["calls alone", "calls in a row"],
            "llava_next": [chat for chat in CHATS if chat != "parts"], "phi3": ["parts"], "phi3_5": ["parts"], "qwen2_5": ["parts"],
-           "smolvlm": ["calls alone"]}
+           "smolvlm": ["calls alone", "calls in a row"]}
 # This one writes what an answer says beside a call behind the tool's result: no answer is in one piece.
 IN_PIECES = {"diffusion_gemma": CALLS}
 # Marks of roles and reasoning that some training templates train though the prompt of an answer writes them.

@@ -5,6 +5,7 @@
 
 #include "strata/base/error.h"
 #include "strata/data/rows/message_text.h"
+#include "strata/data/rows/missing_answers.h"
 
 namespace strata::data {
 namespace {
@@ -77,10 +78,10 @@ bool ends_with_mark(std::string_view text) {
 }
 
 // What must be seen of an answer, however much of it is left out: its last call, or its text behind
-// the reasoning.
-std::string_view essence(const Json& message) {
+// the reasoning. `turn`: what a template makes of it, which may show no calls (Phi-3).
+std::string_view essence(const Json& message, std::string_view turn) {
   const std::string_view call = last_call(message);
-  return call.empty() ? answer_text(message) : call;
+  return turn.find(call) == std::string_view::npos || call.empty() ? answer_text(message) : call;
 }
 
 // Where the answer that begins at `begin` ends, for a template that leaves the beginning of earlier
@@ -93,10 +94,11 @@ std::optional<size_t> find_end_of_shortened(const std::string& text, size_t begi
   for (size_t cut = 0; cut < turn.size(); ++cut) {
     const std::string_view shortened = turn.substr(cut);
     if (!rest.starts_with(shortened)) continue;
-    const std::string_view seen = essence(message);
+    const std::string_view seen = essence(message, turn);
     // Of an answer without a text its end must be seen: any blank is a part of it.
-    const bool is_seen = seen.empty() ? cut == 0 || ends_with_mark(shortened)
-                                      : shortened.find(seen) != std::string_view::npos;
+    const bool may_be_mark = last_call(message).empty() && ends_with_mark(shortened);
+    const bool is_seen =
+        seen.empty() ? cut == 0 || may_be_mark : shortened.find(seen) != std::string_view::npos;
     if (!is_seen) return std::nullopt;
     return begin + shortened.size();
   }
@@ -277,16 +279,37 @@ std::optional<ByteSpan> TurnSpans::find_answer_by_content(size_t k,
   const bool is_role_seen = common + generation > prompt.size();
   const bool is_prompt_whole = common == header.size() || common == prompt.size() || is_role_seen;
   // What stands before the prompt may look otherwise when more follows (Hermes' answers of tools).
-  const std::string_view thoughts = leading_thoughts(messages_[k]);
-  const bool ends_with_prompt = generation > 0 && generation <= prompt.size() &&
-                                header.ends_with(thoughts) &&
-                                header.substr(0, header.size() - thoughts.size())
-                                    .ends_with(prompt.substr(prompt.size() - generation));
-  if (!is_prompt_whole && !ends_with_prompt) return std::nullopt;
-  const size_t begin = is_prompt_whole ? from + common : *content - thoughts.size();
+  const auto behind_prompt =
+      generation <= prompt.size()
+          ? end_of_prompt(k, header, prompt.substr(prompt.size() - generation))
+          : std::nullopt;
+  if (!is_prompt_whole && !behind_prompt) return std::nullopt;
+  const size_t begin = from + (is_prompt_whole ? common : *behind_prompt);
   const auto end = k + 1 == messages_.size() ? text.size() : answer_end_by_content(k);
   if (!end || *end < begin) return std::nullopt;
   return ByteSpan{begin, *end};
+}
+
+// Where in `header`, what stands between the contents of the message before and of answer k, the
+// answer begins: behind the generation prompt. What follows that there is reasoning, or what the
+// template writes before a content or the name of a call: then nothing of another message is in
+// it, as without the messages behind it looks the same.
+std::optional<size_t> TurnSpans::end_of_prompt(size_t k, std::string_view header,
+                                               std::string_view generation) const {
+  const std::string_view thoughts = leading_thoughts(messages_[k]);
+  if (generation.empty()) return std::nullopt;
+  std::string_view before = header;
+  if (before.ends_with(thoughts)) before.remove_suffix(thoughts.size());
+  if (before.ends_with(generation)) return before.size();
+  const size_t found = before.rfind(generation);
+  if (found == std::string_view::npos || k == 0 || is_blank(generation)) return std::nullopt;
+  const Json turns = prefix(k + 1);
+  const std::string alone = render_prefix(k + 1, /*generation_prompt=*/false);
+  const auto begin = content_border(turns, k - 1, alone, false, /*at_end=*/true);
+  const auto end = content_border(turns, k, alone, false, /*at_end=*/false);
+  if (!begin || !end || *end < *begin) return std::nullopt;
+  if (std::string_view(alone).substr(*begin, *end - *begin) != header) return std::nullopt;
+  return found + generation.size();
 }
 
 // What follows the answer's content when it is the last message follows it here too.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "strata/base/json.h"
@@ -47,6 +48,8 @@ class TurnSpans {
   bool is_shown(size_t k) const;
   std::optional<ByteSpan> find_appended(size_t k, const std::string& before) const;
   std::optional<ByteSpan> find_answer_by_content(size_t k, const std::string& before) const;
+  std::optional<size_t> end_of_prompt(size_t k, std::string_view header,
+                                      std::string_view generation) const;
   std::optional<size_t> answer_end_by_content(size_t k) const;
   ByteSpan find_other(size_t k) const;
   std::optional<size_t> content_border(const Json& messages, size_t k, const std::string& rendering,
