@@ -239,11 +239,13 @@ echo 'NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15' >/proc/driver/n
 
 
 def old_driver(check, seconds):
-    """GPUs that the driver cannot offer to this CUDA end the run; --cpu and a variable that hides them do not."""
+    """GPUs that the driver cannot offer to this CUDA end the run; --cpu and a variable that hides them do not. Nor can a
+    number that no GPU has be used, with any driver."""
     def run(name, *more, **variables):
         words, _ = words_of(check, name)
         command = ["unshare", "-m", "sh", "-c", OLD_DRIVER, "sh", check.programs / "strata", *words, *more]
-        _, _, text, code = check.run(name, command, seconds / 3, EMULATED_GPUS="0", OMP_NUM_THREADS="1", **variables)
+        _, _, text, code = check.run(name, command, seconds / 4,
+                                     **{"EMULATED_GPUS": "0", "OMP_NUM_THREADS": "1", **variables})
         return code, text
 
     if subprocess.run(["unshare", "-m", "sh", "-c", OLD_DRIVER, "sh", "true"], capture_output=True).returncode != 0:
@@ -252,4 +254,7 @@ def old_driver(check, seconds):
     said = "570.86.15" in text and "knows CUDA 12.8, expected one that knows CUDA 13.0" in text and "--cpu" in text
     others = {"cpu": run("old-driver-cpu", "--use_cpu", "true"), "hidden": run("old-driver-hidden", CUDA_VISIBLE_DEVICES="")}
     wrong = [f"{name}: exit {other}, {last_lines(text)}" for name, (other, text) in others.items() if other != 0]
+    absent, told = run("absent-gpu", EMULATED_GPUS="1", CUDA_VISIBLE_DEVICES="9")
+    if absent != 2 or "whose 9 is no GPU of this machine, which has 1 NVIDIA GPU (0)" not in told:
+        wrong.append(f"absent: exit {absent}, {last_lines(told)}")
     return code == 2 and said and not wrong, "; ".join(wrong) or last_lines(text)

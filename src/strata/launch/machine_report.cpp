@@ -213,6 +213,20 @@ std::vector<std::string> read_accelerators(const SystemRoots& roots) {
   return names;
 }
 
+std::vector<std::string> read_accelerator_ids(const SystemRoots& roots) {
+  std::vector<std::string> ids;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(roots.proc / "driver/nvidia/gpus", error)) {
+    const auto pairs = read_pairs(entry.path() / "information");
+    const auto id = pairs.find("GPU UUID");
+    const bool is_known = id != pairs.end() && id->second.find('?') == std::string::npos;
+    if (!is_known) return {};
+    ids.push_back(id->second);
+  }
+  std::ranges::sort(ids);
+  return ids;
+}
+
 std::string read_driver(const SystemRoots& roots) {
   const auto versions = read_pairs(roots.proc / "driver" / "nvidia" / "version");
   const auto found = versions.find("NVRM version");

@@ -89,6 +89,8 @@ struct SystemRoots {
 CpuFacts read_cpu(const SystemRoots& roots);
 MemoryFacts read_memory(const SystemRoots& roots);
 std::vector<std::string> read_accelerators(const SystemRoots& roots);
+// What their driver calls them (GPU-8932f937-...); empty where it has not looked at them all yet.
+std::vector<std::string> read_accelerator_ids(const SystemRoots& roots);
 std::string read_driver(const SystemRoots& roots);  // of the accelerators, in the kernel's words
 
 // The parts that are system calls. Names of hosts may take the resolver's time.

@@ -100,6 +100,12 @@ TEST_F(KernelFiles, LimitsOfVersion1) {
 TEST_F(KernelFiles, Accelerators) {
   write("proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t A Device\nIRQ: 5\n");
   EXPECT_EQ(read_accelerators(roots()), std::vector<std::string>{"A Device"});
+  EXPECT_EQ(read_accelerator_ids(roots()), std::vector<std::string>{});
+  write("proc/driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: \t GPU-12ab\n");
+  EXPECT_EQ(read_accelerator_ids(roots()), std::vector<std::string>{"GPU-12ab"});
+  // One that no program has opened yet.
+  write("proc/driver/nvidia/gpus/0000:02:00.0/information", "GPU UUID: \t GPU-????????-????\n");
+  EXPECT_EQ(read_accelerator_ids(roots()), std::vector<std::string>{});
 }
 
 TEST(Places, ThisMachine) {

@@ -61,6 +61,37 @@ TEST(UnusableGpus, GpusThatAreKeptFromTheProcessAreNamed) {
                           HasSubstr("--cpu")));
 }
 
+TEST(UnusableGpus, ANumberThatNoGpuHasIsNamed) {
+  UnusableGpus gpus{.num_present = 2,
+                    .refusal = "no CUDA-capable device is detected",
+                    .cuda_of_driver = 13000,
+                    .cuda_of_program = 13000,
+                    .visible = "9,0"};
+  EXPECT_EQ(refusal_of(gpus),
+            "CUDA_VISIBLE_DEVICES: found \"9,0\", whose 9 is no GPU of this machine, which has 2 "
+            "NVIDIA GPUs (0 to 1), expected some of them; correct the variable (--gpu_ids sets "
+            "it), unset it to use all, or pass --cpu to compute on the processors");
+  for (const char* numbers : {"1", "0,9", " 1 ,0", "MIG-5"}) {
+    gpus.visible = numbers;
+    EXPECT_THAT(refusal_of(gpus), HasSubstr("--gpus all")) << numbers;
+  }
+  gpus.visible = "99999999999999999999";
+  EXPECT_THAT(refusal_of(gpus), HasSubstr("whose 99999999999999999999 is no GPU"));
+  gpus.visible = "9";
+  gpus.cuda_of_driver = 12080;
+  EXPECT_THAT(refusal_of(gpus), HasSubstr("update the driver"));
+}
+
+TEST(UnusableGpus, ANameThatNoGpuHasIsNamed) {
+  UnusableGpus gpus{.num_present = 1, .visible = "GPU-12", .names = {"GPU-1234", "GPU-5678"}};
+  EXPECT_THAT(refusal_of(gpus), HasSubstr("--gpus all"));
+  gpus.visible = "GPU-9";
+  EXPECT_THAT(refusal_of(gpus), HasSubstr("whose GPU-9 is no GPU of this machine, which has 1 "
+                                          "NVIDIA GPU (0; GPU-1234, GPU-5678), expected"));
+  gpus.names.clear();
+  EXPECT_THAT(refusal_of(gpus), HasSubstr("--gpus all"));
+}
+
 TEST(UnusableGpus, WhereThereAreNoneTheProcessorsCompute) { EXPECT_EQ(refusal_of({}), ""); }
 
 }  // namespace

@@ -33,6 +33,8 @@ void require_no_unusable_gpus() {
     UnusableGpus gpus = answers_of_cuda();
     gpus.num_present = num_listed > 0 ? num_there : 0;
     gpus.driver = launch::read_driver(roots);
+    if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) gpus.visible = visible;
+    gpus.names = launch::read_accelerator_ids(roots);
     refuse_unusable(gpus);
   }
 }

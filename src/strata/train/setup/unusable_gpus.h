@@ -2,7 +2,9 @@
 // times slower, is not what was asked for. Owns: the words. Never: a device.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace strata::train {
 
@@ -12,6 +14,10 @@ struct UnusableGpus {
   std::string refusal = {};  // CUDA's; empty: it has none to offer and says nothing
   int cuda_of_driver = 0;    // 12080: 12.8; 0: unknown
   int cuda_of_program = 0;
+  // CUDA_VISIBLE_DEVICES; nothing: it is not set. And the GPUs' own names, where the kernel tells
+  // them all: GPU-8932f937-...
+  std::optional<std::string> visible = {};
+  std::vector<std::string> names = {};
 };
 
 // Throws ConfigError where there are any.
