@@ -175,6 +175,16 @@ def test_a_result_in_the_place_of_its_source_is_refused(inputs, tmp_path):
     assert run.returncode == 2 and "the folder of the adapter that this run starts from" in run.stderr, run.stderr
 
 
+def test_a_result_of_another_kind_is_refused(inputs, tmp_path):
+    """Oracle: PEFT and transformers, which would take the other one's adapter_config.json or config.json."""
+    for first, second, words in ((LORA, {}, "found adapter_config.json of an earlier run"), ({}, LORA, "found config.json of an earlier run")):
+        folder = train(inputs, tmp_path / ("adapter" if first else "model"), **first).folder
+        before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        run = run_strata_raw(base_flags(inputs.model("odd"), inputs.data("messages"), folder, max_steps=1, **second))
+        assert run.returncode == 2 and words in run.stderr and "choose another folder" in run.stderr, run.stderr
+        assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
 def test_an_earlier_result_is_told(inputs, tmp_path):
     first, second = (train(inputs, tmp_path / "out", "plain") for _ in range(2))
     words = f"warning: output_dir: found {tmp_path / 'out' / 'model.safetensors'} of an earlier run"

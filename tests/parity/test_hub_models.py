@@ -94,3 +94,19 @@ def test_progress_on_a_terminal(model_hub, tmp_path):
     assert terminal.end() == 0, terminal.text
     size = len(model_hub.model["tokenizer.json"])
     assert f"downloading tokenizer.json: {size / 1e6:.1f} of {size / 1e6:.1f} MB (100 %)" in terminal.text.replace("\r\n", "\n")
+
+
+def test_a_base_out_of_reach_may_be_named(model_hub, inputs, tmp_path):
+    """An adapter of a base that the Hub has not: a folder of it is asked for, by the flag that takes it."""
+    local = tmp_path / "local"
+    strata(model_hub, tmp_path / "home", "sft", *flag_words({**TUNED, "output_dir": local, "model_name_or_path": inputs.model("plain")}))
+    config = json.loads((local / "adapter_config.json").read_text())
+    (local / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "org/nothing"}))
+    for name in ("settings.json", "README.md"):
+        (local / name).unlink()
+    for words in (["merge-adapter", local, tmp_path / "out"], ["convert", local, tmp_path / "a.gguf", "--to", "gguf"]):
+        said = strata(model_hub, tmp_path / "home", *words, code=1).stderr
+        assert "org/nothing: found no such folder" in said and f"name the folder of the base of {local} with --base_model" in said
+        strata(model_hub, tmp_path / "home", *words, "--base_model", inputs.model("plain"))
+    said = strata(model_hub, tmp_path / "home", "chat", "--prompt", "hi", "--model_name_or_path", local, code=1).stderr
+    assert f"the folder of the base with --model_name_or_path and {local} with --adapter_name_or_path" in said

@@ -44,14 +44,22 @@ fs::path base_of(const FileFlags& flags, const checkpoint::SavedState& adapter) 
   if (const std::string given = flags.get("base_model"); !given.empty()) {
     return hf::locate_model(given, {}, shown_downloads());
   }
-  std::string named;
+  std::string named, unreachable;
   for (const checkpoint::NamedBase& base : checkpoint::named_bases(adapter)) {
-    const fs::path folder = hf::locate_model(base.name, base.place, shown_downloads());
-    if (fs::exists(folder / "config.json")) return folder;
     named = fmt::format(" (\"{}\")", base.name);
+    try {
+      const fs::path folder = hf::locate_model(base.name, base.place, shown_downloads());
+      if (fs::exists(folder / "config.json")) return folder;
+    } catch (const IoError& error) {  // another name of it may be a folder
+      unreachable = error.what();
+    }
   }
   const fs::path base = checkpoint::base_model_of(adapter);
   if (!base.empty()) return base;
+  if (!unreachable.empty()) {
+    throw IoError("{}; or name the folder of the base of {} with --base_model", unreachable,
+                  flags.paths[0]);
+  }
   throw ConfigError(
       "{}: found no folder of the base model that it names{}, expected one; give "
       "--base_model FOLDER",

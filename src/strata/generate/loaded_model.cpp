@@ -60,9 +60,15 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
   }
   hf::HubPlace place{.cache = options.cache};
   if (!config.revision.empty()) place.revision = config.revision;
-  for (const fs::path& folder :
-       {hf::locate_model(name, place, options.download_progress), adapter / name}) {
+  if (fs::is_directory(adapter / name) && !fs::exists(name)) return adapter / name;
+  try {
+    const fs::path folder = hf::locate_model(name, place, options.download_progress);
     if (fs::is_directory(folder)) return folder;
+  } catch (const IoError& error) {
+    throw IoError(
+        "{}; or pass the folder of the base with --model_name_or_path and {} with "
+        "--adapter_name_or_path",
+        error.what(), adapter.string());
   }
   throw ConfigError(
       "{}: found base_model_name_or_path \"{}\", which is no folder here, expected the base "
