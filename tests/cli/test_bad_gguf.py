@@ -137,13 +137,32 @@ def test_quantised_weights(folder, tmp_path):
     assert "found a quantised model, expected plain weights" in refuse(tmp_path / "codes")
 
 
-def test_an_adapter(tmp_path):
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
+def test_files_that_are_no_gguf(folder, tmp_path):
+    """Oracle: what the name promises."""
+    for begin, expected in ((b"tjgg" + bytes(60), "a file of llama.cpp from before GGUF), expected a GGUF file; convert the model again"),
+                            (b"version https://git-lfs.github.com/spec/v1\n", "found a pointer of Git LFS"),
+                            (b"<!DOCTYPE html>", "the bytes 3c 21 44 4f (another format), expected a GGUF file"), (b"", "the file is cut off")):
+        (tmp_path / "m.gguf").write_bytes(begin)
+        text = strata("inspect", tmp_path / "m.gguf", code=1)
+        assert expected in text and text.count("\n") == 1, text
+    strata("convert", folder, tmp_path / "whole.gguf", "--to", "gguf")
+    text = strata("convert", tmp_path / "whole.gguf", tmp_path / "out", "--to", "safetensors", code=1)
+    assert "are written here and not read; name what it was made from" in text
+    text = strata("merge-adapter", folder, tmp_path / "out", "--base_model", tmp_path / "whole.gguf", code=1)
+    assert "whole.gguf: found a GGUF file" in text and not (tmp_path / "out").exists()
 
-    base = tiny_llama.save_model(tmp_path / "base", **tiny_llama.PLAIN)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapter")
-    assert "merge it first, with strata merge-adapter" in refuse(tmp_path / "adapter")
+
+def test_a_header_longer_than_the_machine(tmp_path):
+    """A file with a hole is as long as its end says, and takes no room."""
+    import struct
+
+    head = b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k"
+    for value in (struct.pack("<IQ", 8, 2**40), struct.pack("<IIQ", 9, 8, 2**36)):
+        (tmp_path / "m.gguf").write_bytes(head + value)
+        with open(tmp_path / "m.gguf", "r+b") as file:
+            file.truncate(2**41)
+        text = strata("inspect", tmp_path / "m.gguf", code=1)
+        assert "m.gguf: found" in text and text.endswith("; use another file\n"), text
 
 
 def test_a_model_of_whole_texts(folder):

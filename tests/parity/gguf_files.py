@@ -1,8 +1,11 @@
 """GGUF files of small models: made by the program, read by the `gguf` package."""
 
+import json
+
 import gguf
 import numpy as np
 from gguf import GGUFReader
+from safetensors.torch import load_file
 
 import tiny_llama
 from running import strata
@@ -83,3 +86,36 @@ def in_pairs(weight, heads):
     size = len(weight) // heads
     order = [h * size + half * (size // 2) + i for h in range(heads) for i in range(size // 2) for half in range(2)]
     return weight[np.array(order)]
+
+
+def name_map(architecture, config):
+    arch = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}[architecture]
+    return gguf.get_tensor_name_map(arch, config["num_hidden_layers" if "num_hidden_layers" in config else "n_layer"])
+
+
+def expected_tensors(folder, architecture):
+    """By GGUF's names, as the package has them; experts of a layer above each other."""
+    config = json.loads((folder / "config.json").read_text())
+    names = name_map(architecture, config)
+    expected = {}
+    for name, weight in sorted(load_file(folder / "model.safetensors").items()):
+        weight = weight.float().numpy()
+        if architecture == "llama" and name.split(".")[-2] in ("q_proj", "k_proj"):
+            heads = "num_attention_heads" if ".q_proj." in name else "num_key_value_heads"
+            weight = in_pairs(weight, config[heads])
+        if architecture.startswith("gemma") and "norm" in name:
+            weight = weight + np.float32(1)
+        if architecture == "gpt2" and name.split(".")[-2].startswith("c_") and name.endswith("weight"):
+            weight = weight.T
+        module, part = name.rsplit(".", 1)
+        words = module.split(".")
+        if "experts" in words:
+            place = words.index("experts")
+            # The package knows them by the names of the stacked tensors.
+            module = ".".join(words[:place + 1] + words[place + 2:]).replace("block_sparse_moe", "feed_forward")
+            module = module.replace("model.layers", "layers") if "feed_forward" in module else module
+            expected.setdefault(f"{names.get_name(module)}.{part}", []).append((int(words[place + 1]), weight))
+        else:
+            expected[f"{names.get_name(module)}.{part}"] = weight
+    return {name: np.stack([w for _, w in sorted(weight, key=lambda pair: pair[0])]) if isinstance(weight, list) else weight
+            for name, weight in expected.items()}

@@ -187,7 +187,9 @@ def test_numbered_states_of_accelerate_are_refused(inputs, tmp_path):
             (folder / "model.safetensors").unlink()
         for target in ("strata", "dcp"):
             said = strata("convert", folder, tmp_path / "out", "--to", target, code=2)
-            assert "save_state()" in said and "--weights_only" in said and not (tmp_path / "out").exists()
+            assert "found optimizer.bin as accelerate's save_state()" in said and "--weights_only" in said
+            assert not (tmp_path / "out").exists()
+        assert "the states of optimizer.bin have numbers for names" in json.loads(strata("inspect", folder, "--json"))["resume"]
         strata("convert", folder, tmp_path / weights, "--to", "strata", "--weights_only")
         strata("convert", folder, tmp_path / f"{weights}-model", "--to", "safetensors")
 

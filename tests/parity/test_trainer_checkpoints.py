@@ -97,6 +97,29 @@ def test_moments_have_their_weights(reference, tmp_path, name):
             assert torch.equal(ours[weight][kind], kinds[kind]), (weight, kind)
 
 
+def test_files_of_torch_beside_numbered_states(reference, tmp_path):
+    """Oracle: the same checkpoint with its safetensors; what is advised leads there."""
+    import torch
+    from safetensors.torch import load_file
+
+    flags, folder, *_ = reference("full")
+    old = shutil.copytree(folder / "checkpoint-3", tmp_path / "old")
+    torch.save(load_file(old / "model.safetensors"), old / "pytorch_model.bin")
+    (old / "model.safetensors").unlink()
+    said = strata("convert", old, tmp_path / "no", "--to", "strata", code=2)
+    assert "found optimizer.pt, whose states have numbers, beside weights of torch.save" in said and "optimizer.bin" not in said
+    assert "the states of optimizer.pt have numbers" in json.loads(strata("inspect", old, "--json"))["resume"]
+    assert not (tmp_path / "no").exists()
+    strata("convert", old, tmp_path / "new", "--to", "safetensors")
+    for name in ("optimizer.pt", "trainer_state.json"):
+        shutil.copy(old / name, tmp_path / "new" / name)
+    assert json.loads(strata("inspect", tmp_path / "new", "--json"))["resume"] == "after strata convert --to strata"
+    for source in (folder / "checkpoint-3", tmp_path / "new"):
+        strata("convert", source, tmp_path / "states" / source.name, "--to", "strata")
+    one, other = (load_file(tmp_path / "states" / name / "checkpoint-3" / "rank-00000.safetensors") for name in ("checkpoint-3", "new"))
+    assert one.keys() == other.keys() and all(torch.equal(one[n], t) for n, t in other.items())
+
+
 def test_what_cannot_be_read_is_said(inputs, reference, tmp_path):
     import torch
 

@@ -10,10 +10,10 @@
 #include "strata/checkpoint/convert/decoded_state.h"
 #include "strata/checkpoint/convert/plain_lora.h"
 #include "strata/checkpoint/convert/text_model.h"
-#include "strata/checkpoint/gguf/export.h"
 #include "strata/checkpoint/quantized_export.h"
 #include "strata/cli/command.h"
 #include "strata/cli/conversion.h"
+#include "strata/cli/convert_gguf.h"
 #include "strata/cli/file_flags.h"
 #include "strata/cli/quantization_flags.h"
 #include "strata/train/saving/resume.h"
@@ -40,7 +40,9 @@ constexpr const char* kUsage =
     "  strata                        OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
     "  bnb-4bit, bnb-8bit            a model folder whose linear layers bitsandbytes has "
     "quantised\n"
-    "  gguf                          a file that llama.cpp, Ollama and LM Studio run\n"
+    "  gguf                          a file that llama.cpp, Ollama and LM Studio run; of a LoRA "
+    "adapter\n"
+    "                                one that they load beside the base's (--lora)\n"
     "  lora                          an adapter that began with pissa or olora as one of twice the "
     "rank,\n"
     "                                over the unchanged base\n"
@@ -49,9 +51,10 @@ constexpr const char* kUsage =
     "                                (Gemma 3, Mistral Small 3, LLaVA)\n"
     "\n"
     "flags:\n"
-    "  --base_model FOLDER           of lora: instead of the base that the adapter names; a name "
-    "on\n"
-    "                                the Hub, too\n"
+    "  --base_model FOLDER           of lora, and of gguf from an adapter: instead of the base "
+    "that "
+    "the\n"
+    "                                adapter names; a name on the Hub, too\n"
     "  --path_initial_model_for_weight_conversion FOLDER\n"
     "                                of lora: the adapter before its first step (pissa_niter_N)\n"
     "  --weights_only                leave the optimizer's state out\n"
@@ -89,7 +92,7 @@ struct TargetFlag {
 
 // Flags that --to has no use for.
 void refuse_flags_of_others(const FileFlags& flags) {
-  const TargetFlag kFlags[] = {{"base_model", {"lora"}},
+  const TargetFlag kFlags[] = {{"base_model", {"lora", "gguf"}},
                                {kInitialAdapter, {"lora"}},
                                {"bnb_4bit_quant_type", {"bnb-4bit"}},
                                {"bnb_4bit_blocksize", {"bnb-4bit"}},
@@ -193,49 +196,21 @@ int convert_to_codes(const FileFlags& flags, bool in_8bit) {
 
 // Whose optimizer's states have numbers for names, which nothing in the folder explains.
 void refuse_numbered_states(const checkpoint::SavedState& state, const fs::path& folder) {
-  const bool has_numbers = std::ranges::any_of(state.tensors(), [](const auto& tensor) {
-    return !tensor.is_parameter() && std::ranges::all_of(tensor.weight, [](char letter) {
-      return letter >= '0' && letter <= '9';
-    });
-  });
-  const bool is_left_out = !state.has_optimizer() && fs::exists(folder / "optimizer.bin");
-  if (!has_numbers && !is_left_out) return;
+  const std::string file = checkpoint::numbered_states(state);
+  if (file.empty()) return;
+  if (file == "optimizer.pt") {
+    throw ConfigError(
+        "{}: found optimizer.pt, whose states have numbers, beside weights of torch.save, expected "
+        "transformers' checkpoint with model.safetensors or adapter_model.safetensors, by which "
+        "the numbers are known; make one with --to safetensors, copy optimizer.pt and "
+        "trainer_state.json into it and convert that, or pass --weights_only",
+        folder.string());
+  }
   throw ConfigError(
-      "{}: found optimizer.bin as accelerate's save_state() writes it, whose states have numbers, "
+      "{}: found {} as accelerate's save_state() writes it, whose states have numbers, "
       "expected names of weights (FSDP's) or the folder of transformers' Trainer; pass "
       "--weights_only, or use --to safetensors",
-      folder.string());
-}
-
-std::optional<hf::GgufType> gguf_type(const FileFlags& flags) {
-  constexpr const char* kTypes = "float32, bfloat16, float16 or q8_0";
-  const std::string name = flags.get("dtype");
-  if (name == "q8_0" || name == "Q8_0") return hf::GgufType::kQ8_0;
-  const size_t digit = name.find_first_of("qQ") + 1;  // Q4_K_M, iq2_xs
-  if (digit >= 1 && digit <= 2 && digit < name.size() && name[digit] >= '0' && name[digit] <= '9') {
-    throw ConfigError(
-        "--dtype: found \"{}\", expected {}; make the other types of such a file with llama.cpp's "
-        "llama-quantize",
-        name, kTypes);
-  }
-  const auto type = weight_type(flags, kTypes);
-  if (!type) return std::nullopt;
-  if (*type == hf::DType::kF32) return hf::GgufType::kF32;
-  return *type == hf::DType::kF16 ? hf::GgufType::kF16 : hf::GgufType::kBF16;
-}
-
-int convert_to_one_file(const FileFlags& flags) {
-  for (const char* flag : {"max_shard_size", "forget_base"}) {
-    if (!flags.has(flag)) continue;
-    throw ConfigError(
-        "--{}: found beside --to gguf, expected none there, where the whole model is one file "
-        "without a mark of a base; remove it",
-        flag);
-  }
-  const auto state = checkpoint::open_saved_state(flags.paths[0]);
-  tell_result(checkpoint::convert_to_gguf(*state, flags.paths[1], {.type = gguf_type(flags)}),
-              flags.paths[1]);
-  return 0;
+      folder.string(), file);
 }
 
 int convert_to_format(const FileFlags& flags) {
@@ -289,7 +264,7 @@ int run_convert(const std::vector<std::string>& arguments) {
   const std::string to = flags.get("to");
   if (to == "lora") return convert_to_lora(flags);
   if (to == "text-model") return convert_to_text_model(flags);
-  if (to == "gguf") return convert_to_one_file(flags);
+  if (to == "gguf") return convert_to_gguf_file(flags);
   if (to == "bnb-4bit" || to == "bnb-8bit") return convert_to_codes(flags, to == "bnb-8bit");
   return convert_to_format(flags);
 }

@@ -70,6 +70,11 @@ std::string resumable(const SavedState& state) {
     return checkpoint::setting_text(state.facts().settings, name);
   };
   if (!state.facts().format.starts_with("Strata")) {
+    if (const std::string file = checkpoint::numbered_states(state); !file.empty()) {
+      return fmt::format(
+          "weights only: the states of {} have numbers for names, which nothing here explains",
+          file);
+    }
     return state.has_optimizer() ? "after strata convert --to strata"
                                  : "weights only: nothing to resume";
   }

@@ -32,6 +32,13 @@ bool is_zip(const fs::path& file) {
 std::unique_ptr<SavedState> open_file(const fs::path& path) {
   if (path.extension() == ".safetensors") return open_safetensors(path);
   if (is_zip(path)) return open_torch_files(path, {path});
+  if (path.extension() == ".gguf") {
+    throw FormatError(
+        "{}: found a GGUF file, expected the folder of a model, an adapter or a checkpoint, as "
+        "such "
+        "files are written here and not read; name what it was made from",
+        path.string());
+  }
   throw FormatError(
       "{}: found a file that is neither safetensors nor a zip of torch.save, expected one of them; "
       "files of torch before 1.6 must be saved again",
@@ -47,6 +54,7 @@ std::string checkpoints_in(const fs::path& folder) {
 
 constexpr const char* kFsdpWeights = "pytorch_model_fsdp.bin";
 constexpr const char* kOptimizer = "optimizer.bin";
+constexpr const char* kTrainerOptimizer = "optimizer.pt";
 
 // Files of torch.save beside each other; null: there are none.
 std::unique_ptr<SavedState> open_torch_folder(const fs::path& path) {
@@ -61,7 +69,7 @@ std::unique_ptr<SavedState> open_torch_folder(const fs::path& path) {
       parts.push_back(path / file);
     }
   }
-  for (const char* name : {kOptimizer, "optimizer.pt"}) {
+  for (const char* name : {kOptimizer, kTrainerOptimizer}) {
     if (fs::exists(path / name)) parts.push_back(path / name);
   }
   if (parts.empty()) return nullptr;
@@ -103,7 +111,8 @@ std::unique_ptr<SavedState> open_folder(const fs::path& path) {
   }
   for (const char* name : {hf::kModelWeightsFile, hf::kModelIndexFile, hf::kAdapterWeightsFile}) {
     if (!fs::exists(path / name)) continue;
-    return fs::exists(path / "optimizer.pt") ? open_trainer_folder(path) : open_model_folder(path);
+    return fs::exists(path / kTrainerOptimizer) ? open_trainer_folder(path)
+                                                : open_model_folder(path);
   }
   if (auto state = open_torch_folder(path)) return state;
   if (const auto saved = deepspeed_folder(path)) {
@@ -162,6 +171,19 @@ std::unique_ptr<SavedState> open_saved_state(const fs::path& path) {
   if (fs::is_regular_file(path)) return open_file(path);
   throw IoError("{}: found nothing there, expected a file or a folder; check the path{}",
                 path.string(), did_you_mean(path));
+}
+
+std::string numbered_states(const SavedState& state) {
+  const bool has_numbers = std::ranges::any_of(state.tensors(), [](const SavedTensor& tensor) {
+    return !tensor.is_parameter() && std::ranges::all_of(tensor.weight, [](char letter) {
+      return letter >= '0' && letter <= '9';
+    });
+  });
+  const fs::path& path = state.path();
+  if (has_numbers && !fs::is_directory(path)) return path.filename().string();
+  const bool has_own = fs::exists(path / kOptimizer);
+  if (has_numbers) return has_own ? kOptimizer : kTrainerOptimizer;
+  return !state.has_optimizer() && has_own ? kOptimizer : "";
 }
 
 void name_tensor(const std::vector<std::string>& path, SavedTensor& tensor) {

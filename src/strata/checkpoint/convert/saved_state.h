@@ -94,6 +94,11 @@ class SavedState {
 // lies.
 std::unique_ptr<SavedState> open_saved_state(const std::filesystem::path& path);
 
+// The file beside the state's weights whose states of an optimizer have numbers for names, which
+// nothing there explains, read or left out: optimizer.bin of accelerate's save_state(),
+// optimizer.pt beside weights that are no safetensors. Empty: there is none.
+std::string numbered_states(const SavedState& state);
+
 // Formats whose keys nest: a weight's keys from the root, such as {"model", "lm_head.weight"} or
 // {"optimizer", "state", "lm_head.weight", "exp_avg"}, to kind and weight. A key above all tensors
 // is taken off by the caller.

@@ -6,6 +6,7 @@
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
+#include "strata/checkpoint/convert/convert.h"
 #include "strata/checkpoint/manifest.h"
 #include "strata/hf/weight_names.h"
 #include "strata/models/gpt2/config.h"
@@ -236,6 +237,17 @@ class Planner {
 };
 
 }  // namespace
+
+hf::GgufType gguf_type_of(const SavedState& state) {
+  switch (result_type_of(state).value_or(plain_type(state))) {
+    case hf::DType::kF16:
+      return hf::GgufType::kF16;
+    case hf::DType::kBF16:
+      return hf::GgufType::kBF16;
+    default:
+      return hf::GgufType::kF32;
+  }
+}
 
 TensorPlan plan_tensors(SavedState& state, const Json& config, const GgufFamily& family,
                         hf::GgufType type) {

@@ -30,6 +30,9 @@ struct TensorPlan {
   std::vector<std::string> notes;
 };
 
+// The type in which the state's run writes its result, or that of its weights; fp32 for any other.
+hf::GgufType gguf_type_of(const SavedState& state);
+
 // `type`: of matrices; vectors and what llama.cpp wants so stay in fp32, and rows that are no whole
 // number of blocks in fp16. FormatError where the state's weights are not those that config.json
 // implies; ConfigError for weights that are no plain numbers, and for an output layer that the

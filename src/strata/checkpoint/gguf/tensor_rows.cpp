@@ -60,20 +60,11 @@ class Source {
   std::vector<uint16_t> halves_;
 };
 
-// The row of the source that row `row` of the tensor is, of heads with `size` rows each.
-int64_t unpaired(int64_t row, int64_t size) {
-  const int64_t in_head = row % size;
-  return row - in_head + in_head % 2 * (size / 2) + in_head / 2;
-}
-
 class RowMaker {
  public:
   RowMaker(SavedState& state, const PlannedTensor& planned,
            const std::function<void(std::span<const std::byte>)>& sink)
-      : state_(state),
-        planned_(planned),
-        sink_(sink),
-        block_(*hf::gguf_block(planned.tensor.type)) {}
+      : state_(state), planned_(planned), sink_(sink) {}
 
   void write_values() {
     values_ = planned_.values;
@@ -116,51 +107,64 @@ class RowMaker {
     const int64_t size = rows / planned_.heads_in_pairs;
     const auto width = static_cast<size_t>(columns);
     for (size_t row = 0; row * width < all.size(); ++row) {
-      const int64_t from = unpaired(begin + static_cast<int64_t>(row), size);
+      const int64_t from = row_before_pairs(begin + static_cast<int64_t>(row), size);
       source.read(from * columns, all.subspan(row * width, width));
     }
   }
 
   void encode() {
-    if (planned_.tensor.type == hf::GgufType::kF16) require_halves();
-    if (planned_.tensor.type == hf::GgufType::kQ8_0) require_scales();
-    bytes_.resize(values_.size() / block_.elements * block_.bytes);
-    hf::encode_gguf(planned_.tensor.type, values_, bytes_);
+    const std::string source = state_.path().string();
+    encode_values(planned_.tensor, values_, source, bytes_);
     sink_(bytes_);
-  }
-
-  void require_halves() const {
-    constexpr float kEnd = 65520;  // rounds to infinity
-    const auto found = std::ranges::find_if(
-        values_, [](float value) { return std::abs(value) >= kEnd && std::isfinite(value); });
-    if (found == values_.end()) return;
-    throw FormatError(
-        "{}: tensor \"{}\": found {}, expected numbers up to 65504, which float16 holds; "
-        "use --dtype bfloat16 or float32",
-        state_.path().string(), planned_.tensor.name, *found);
-  }
-
-  // Of eight bits the scale is a half: a 127th of the largest number of a block.
-  void require_scales() const {
-    constexpr float kEnd = 65520.0F * 127;
-    const auto found =
-        std::ranges::find_if(values_, [](float value) { return !(std::abs(value) < kEnd); });
-    if (found == values_.end()) return;
-    throw FormatError(
-        "{}: tensor \"{}\": found {}, expected finite numbers up to 8320000, which q8_0 holds; use "
-        "--dtype bfloat16 or float32",
-        state_.path().string(), planned_.tensor.name, *found);
   }
 
   SavedState& state_;
   const PlannedTensor& planned_;
   const std::function<void(std::span<const std::byte>)>& sink_;
-  hf::GgufBlock block_;
   std::vector<float> values_;
   std::vector<std::byte> bytes_;
 };
 
+void require_halves(const hf::GgufTensor& tensor, std::span<const float> values,
+                    const std::string& source) {
+  constexpr float kEnd = 65520;  // rounds to infinity
+  const auto found = std::ranges::find_if(
+      values, [](float value) { return std::abs(value) >= kEnd && std::isfinite(value); });
+  if (found == values.end()) return;
+  throw FormatError(
+      "{}: tensor \"{}\": found {}, expected numbers up to 65504, which float16 holds; "
+      "use --dtype bfloat16 or float32",
+      source, tensor.name, *found);
+}
+
+// Of eight bits the scale is a half: a 127th of the largest number of a block.
+void require_scales(const hf::GgufTensor& tensor, std::span<const float> values,
+                    const std::string& source) {
+  constexpr float kEnd = 65520.0F * 127;
+  const auto found =
+      std::ranges::find_if(values, [](float value) { return !(std::abs(value) < kEnd); });
+  if (found == values.end()) return;
+  throw FormatError(
+      "{}: tensor \"{}\": found {}, expected finite numbers up to 8320000, which q8_0 holds; use "
+      "--dtype bfloat16 or float32",
+      source, tensor.name, *found);
+}
+
 }  // namespace
+
+int64_t row_before_pairs(int64_t row, int64_t size) {
+  const int64_t in_head = row % size;
+  return row - in_head + in_head % 2 * (size / 2) + in_head / 2;
+}
+
+void encode_values(const hf::GgufTensor& tensor, std::span<const float> values,
+                   const std::string& source, std::vector<std::byte>& out) {
+  if (tensor.type == hf::GgufType::kF16) require_halves(tensor, values, source);
+  if (tensor.type == hf::GgufType::kQ8_0) require_scales(tensor, values, source);
+  const hf::GgufBlock block = hf::gguf_block(tensor.type).value();
+  out.resize(values.size() / block.elements * block.bytes);
+  hf::encode_gguf(tensor.type, values, out);
+}
 
 void write_rows(SavedState& state, const PlannedTensor& planned,
                 const std::function<void(std::span<const std::byte>)>& sink) {
