@@ -1,4 +1,4 @@
-// The products of one task of attention on the CPU, in fp32 or of pairs of bf16. Owns: how keys,
+// The products of one task of attention on the CPU, in fp32 or of bf16. Owns: how keys,
 // rows and scores lie as factors. Never: the order of the steps (attention_cpu.cpp), arithmetic on
 // scores (attention_scores.h), checks.
 #pragma once
@@ -84,8 +84,8 @@ class AttentionProducts : public AttentionTask {
   virtual void write_value_gradients(const float* sums, const HeadsView& to) = 0;
 };
 
-// Products of bf16 where the tensors and the processor have it and a document is long enough to
-// gain; else in fp32.
+// Products of bf16 where the tensors are, the processor has a matrix unit for them and a document
+// is long enough to gain; else in fp32.
 std::unique_ptr<AttentionProducts> attention_products(const AttentionArguments& a,
                                                       const TaskRange& range,
                                                       AttentionScratch& scratch);
@@ -94,10 +94,6 @@ std::unique_ptr<AttentionProducts> attention_products(const AttentionArguments& 
 bool attention_uses_tiles(const AttentionArguments& a);
 
 std::unique_ptr<AttentionProducts> fp32_attention_products(const AttentionArguments& a,
-                                                           const TaskRange& range,
-                                                           AttentionScratch& scratch);
-// Requires bf16_products() that are not converted.
-std::unique_ptr<AttentionProducts> bf16_attention_products(const AttentionArguments& a,
                                                            const TaskRange& range,
                                                            AttentionScratch& scratch);
 

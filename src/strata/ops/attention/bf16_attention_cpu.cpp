@@ -1,7 +1,6 @@
-// Products of attention of pairs of bf16, on the processor's vector instructions for them or in the
-// tiles of its matrix unit. Scores, softmax and sums are fp32; probabilities and the gradients of
-// scores are rounded to bf16 where they are factors. Owns: how the factors lie. Never: instructions
-// (pair_product_cpu.cpp, tile_product_cpu.cpp).
+// Products of attention of pairs of bf16 in the tiles of the processor's matrix unit. Scores,
+// softmax and sums are fp32; probabilities and the gradients of scores are rounded to bf16 where
+// they are factors. Owns: how the factors lie. Never: instructions (tile_product_cpu.cpp).
 //
 // A lane is a pair of elements that follow each other along the inner dimension. A product's left
 // side lies row by row, its right side lane by lane, kPart columns beside each other. The sums of
@@ -25,11 +24,21 @@ namespace {
 constexpr int64_t kPart = 32;
 static_assert(kPart == 2 * kRowsOfTile && kPart == 2 * kLanesOfTile);
 
-constexpr AttentionBlocks kBlocks = {.rows = 256, .keys = 256, .key_multiple = kPart};
+// With fewer keys or channels attention takes little of a step and gains little; fp32 is the more
+// precise. In fewer rows the tiles would be mostly empty.
+constexpr int64_t kFewestKeys = 256, kFewestRows = 16, kFewestChannels = 32;
 
-// In fewer rows the tiles would be mostly empty. With fewer keys attention takes little of a step
-// and loses more by rounding: products are those of fp32.
-constexpr int64_t kFewestRows = 16, kFewestKeys = 128;
+// Fewer rows where they see a narrow window of keys, all of which are one block then: less of it is
+// masked, and a block that has all of a row needs no sum of its products with what was rounded
+// (attention_cpu.cpp).
+AttentionBlocks blocks_of(const AttentionArguments& a) {
+  constexpr AttentionBlocks kUsual = {.rows = 256, .keys = 256, .key_multiple = kPart};
+  constexpr int64_t kNarrowRows = 96, kMostKeys = 512;
+  const int64_t queries = std::max<int64_t>(1, kNarrowRows / (a.q.heads / a.k.heads));
+  const int64_t keys = queries + (a.causal ? a.window : 2 * a.window) + kAlignedKeys;
+  if (a.window == 0 || keys > kMostKeys) return kUsual;
+  return {.rows = kNarrowRows, .keys = round_up(keys, kPart), .key_multiple = kPart};
+}
 
 uint16_t* as_bf16(float* lanes) { return reinterpret_cast<uint16_t*>(lanes); }
 
@@ -104,7 +113,6 @@ class Bf16AttentionProducts final : public AttentionProducts {
   }
 
  private:
-  void multiply(const BlockProduct& product) const;
   void round_rows(const ScoreBlock& block, int64_t begin, int64_t end, int64_t columns) const;
   void round_row_pairs(const ScoreBlock& block, int64_t begin, int64_t end, int64_t columns) const;
   void write_head_sums(const float* sums, float factor, const HeadsView& to);
@@ -121,8 +129,6 @@ class Bf16AttentionProducts final : public AttentionProducts {
     }
   }
 
-  const bool is_in_unit_;
-  const int64_t lane_stride_;  // of a product's left side, between groups of lanes in the unit
   const int64_t lanes_;        // of a head's channels, in whole groups
   const int64_t padded_keys_;  // in whole groups
   const int64_t padded_rows_;
@@ -136,9 +142,7 @@ class Bf16AttentionProducts final : public AttentionProducts {
 
 Bf16AttentionProducts::Bf16AttentionProducts(const AttentionArguments& a, const TaskRange& range,
                                              AttentionScratch& scratch)
-    : AttentionProducts(a, range, scratch, kBlocks),
-      is_in_unit_(bf16_products() == Bf16Products::kTiles),
-      lane_stride_(is_in_unit_ ? kLanesOfTile : 1),
+    : AttentionProducts(a, range, scratch, blocks_of(a)),
       lanes_(round_up(a.channels, kPart) / 2),
       padded_keys_(round_up(range.keys, kPart)),
       padded_rows_(round_up(max_rows_, kPart)),
@@ -147,10 +151,6 @@ Bf16AttentionProducts::Bf16AttentionProducts(const AttentionArguments& a, const 
       rounded_rows_(scratch.take(padded_rows_ * row_lanes_)),
       rounded_pairs_(scratch.take(padded_rows_ / 2 * score_stride_)),
       added_(scratch.take(padded_rows_)) {}
-
-void Bf16AttentionProducts::multiply(const BlockProduct& product) const {
-  is_in_unit_ ? tile_product(product) : pair_product(product);
-}
 
 // As rows: [padded_keys_ / 2, width_] of pairs of keys. As columns: panels of kPart keys, each
 // [lanes_, kPart] of pairs of channels.
@@ -227,16 +227,16 @@ void Bf16AttentionProducts::make_scores(const QueryBlock& block, const RowFactor
                                         float* scores) const {
   for_row_parts(block.rows, [&](int64_t row, int64_t part, int64_t seen) {
     for (int64_t panel = 0; panel < seen; panel += kPart) {
-      multiply({.rows = product_rows(part),
-                .columns = product_rows(std::min(seen, keys) - panel),
-                .inner = lanes_,
-                .a = rows.rows + row * lanes_,
-                .a_row_stride = lanes_,
-                .a_inner_stride = lane_stride_,
-                .b = heads.as_columns + (key + panel) * lanes_,
-                .b_stride = kPart,
-                .c = scores + row * score_stride_ + panel,
-                .c_stride = score_stride_});
+      tile_product({.rows = product_rows(part),
+                    .columns = product_rows(std::min(seen, keys) - panel),
+                    .inner = lanes_,
+                    .a = rows.rows + row * lanes_,
+                    .a_row_stride = lanes_,
+                    .a_inner_stride = kLanesOfTile,
+                    .b = heads.as_columns + (key + panel) * lanes_,
+                    .b_stride = kPart,
+                    .c = scores + row * score_stride_ + panel,
+                    .c_stride = score_stride_});
     }
   });
 }
@@ -283,17 +283,17 @@ void Bf16AttentionProducts::apply_scores(const QueryBlock& block, const ScoreFac
                                          bool add, float* sums) const {
   for_row_parts(block.rows, [&](int64_t row, int64_t part, int64_t seen) {
     for (int64_t channel = 0; seen > 0 && channel < width_; channel += kPart) {
-      multiply({.rows = product_rows(part),
-                .columns = product_rows(width_ - channel),
-                .inner = round_up(seen, kPart) / 2,
-                .a = scores.rows + row * row_lanes_,
-                .a_row_stride = row_lanes_,
-                .a_inner_stride = lane_stride_,
-                .b = heads.as_rows + key / 2 * width_ + channel,
-                .b_stride = width_,
-                .c = sums + row * width_ + channel,
-                .c_stride = width_,
-                .add = add});
+      tile_product({.rows = product_rows(part),
+                    .columns = product_rows(width_ - channel),
+                    .inner = round_up(seen, kPart) / 2,
+                    .a = scores.rows + row * row_lanes_,
+                    .a_row_stride = row_lanes_,
+                    .a_inner_stride = kLanesOfTile,
+                    .b = heads.as_rows + key / 2 * width_ + channel,
+                    .b_stride = width_,
+                    .c = sums + row * width_ + channel,
+                    .c_stride = width_,
+                    .add = add});
     }
   });
 }
@@ -324,17 +324,17 @@ void Bf16AttentionProducts::add_transposed(const QueryBlock& block, const ScoreF
   for (int64_t panel = 0; panel < keys; panel += kPart) {
     while (visible_[std::min(row + kPart, block.rows) - 1] <= panel) row += kPart;
     for (int64_t channel = 0; channel < width_; channel += kPart) {
-      multiply({.rows = product_rows(width_ - channel),
-                .columns = product_rows(keys - panel),
-                .inner = (padded - row) / 2,
-                .a = rows.transposed + channel * column_lanes_ + row / 2,
-                .a_row_stride = column_lanes_,
-                .a_inner_stride = lane_stride_,
-                .b = scores.transposed + row / 2 * score_stride_ + panel,
-                .b_stride = score_stride_,
-                .c = sums + (key + panel) * width_ + channel * kPart,
-                .c_stride = kPart,
-                .add = true});
+      tile_product({.rows = product_rows(width_ - channel),
+                    .columns = product_rows(keys - panel),
+                    .inner = (padded - row) / 2,
+                    .a = rows.transposed + channel * column_lanes_ + row / 2,
+                    .a_row_stride = column_lanes_,
+                    .a_inner_stride = kLanesOfTile,
+                    .b = scores.transposed + row / 2 * score_stride_ + panel,
+                    .b_stride = score_stride_,
+                    .c = sums + (key + panel) * width_ + channel * kPart,
+                    .c_stride = kPart,
+                    .add = true});
     }
   }
 }
@@ -357,21 +357,18 @@ void Bf16AttentionProducts::write_head_sums(const float* sums, float factor, con
   }
 }
 
-bool takes_pairs(const AttentionArguments& a) {
-  return a.type == Element::kBFloat16 && bf16_products() != Bf16Products::kConverted;
-}
-
 }  // namespace
 
 bool attention_uses_tiles(const AttentionArguments& a) {
-  return takes_pairs(a) && bf16_products() == Bf16Products::kTiles;
+  return a.type == Element::kBFloat16 && bf16_products() == Bf16Products::kTiles;
 }
 
 std::unique_ptr<AttentionProducts> attention_products(const AttentionArguments& a,
                                                       const TaskRange& range,
                                                       AttentionScratch& scratch) {
   const int64_t rows = range.queries * (a.q.heads / a.k.heads);
-  if (!takes_pairs(a) || rows < kFewestRows || range.keys < kFewestKeys) {
+  if (!attention_uses_tiles(a) || a.channels < kFewestChannels || rows < kFewestRows ||
+      range.keys < kFewestKeys) {
     return fp32_attention_products(a, range, scratch);
   }
   return std::make_unique<Bf16AttentionProducts>(a, range, scratch);

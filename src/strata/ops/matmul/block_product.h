@@ -1,5 +1,5 @@
-// Products of fp32 blocks on one thread, held in registers tile by tile: the inner step of the
-// attention kernels.
+// Products of blocks on one thread, held in registers tile by tile: the inner step of matrix
+// products and of attention.
 // Owns: the register tiles. Never: threads, packing; the caller lays its blocks out.
 #pragma once
 
