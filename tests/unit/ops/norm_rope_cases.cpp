@@ -55,7 +55,7 @@ struct Side {
   HeadsToTurn heads;
   at::Tensor dy, rstd;
   at::Tensor written, added;  // the weight's gradient over 7, and added to 1
-  at::Tensor dx64, dweight64;
+  at::Tensor dx64 = {}, dweight64 = {};
 
   HeadsGradient gradient(const at::Tensor& dweight, float beta) const {
     return {dy, rstd, dweight, beta};
@@ -88,7 +88,8 @@ OpCase norm_rope_backward_case(const OpSize& size, at::ScalarType type, at::Devi
   const auto frozen = backward(q.gradient({}, 0), k.gradient({}, 0));
   backward(q.gradient(q.added, 1), k.gradient({}, 0));
   backward(q.gradient({}, 0), k.gradient(k.added, 1));
-  OpCase result{.run = [=] { backward(q.gradient({}, 0), k.gradient({}, 0)); },
+  OpCase result{.comparisons = {},
+                .run = [=] { backward(q.gradient({}, 0), k.gradient({}, 0)); },
                 .bytes = 3 * bytes_of({a.queries.x, a.keys.x})};
   for (const auto& [name, side, found, of_frozen] :
        {std::tuple{"queries", q, dx.queries, frozen.queries},
