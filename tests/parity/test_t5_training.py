@@ -350,6 +350,17 @@ def test_columns_keep_their_names_in_rows_of_another_order(place, tmp_path):
     assert texts[0] == texts[1] and "[[negative</s>]]" in texts[0]
 
 
+def test_evaluations_take_the_training_sets_columns(place, tmp_path):
+    """Oracle: the run with the columns named. The scripts of the reference take the training set's names for all splits."""
+    (tmp_path / "data").mkdir()
+    for split, columns in (("train", ("sentence", "label")), ("validation", ("label", "sentence"))):
+        (tmp_path / "data" / f"{split}.jsonl").write_text(
+            "".join(json.dumps({name: row[name] for name in columns}) + "\n" for row in rows_of(place, split)))
+    common = flags(place, "plain", tmp_path / "out", max_steps=2, eval_steps=2, dataset_name=tmp_path / "data")
+    expected = run(common).history
+    assert run({**common, "text_column": None, "summary_column": None, "output_dir": tmp_path / "out2"}).history == expected
+
+
 def test_translation_columns(place, tmp_path):
     """A column `translation`, files by flag, and the summary's columns found by their order."""
     (tmp_path / "data").mkdir()

@@ -167,6 +167,15 @@ def test_adapter_holds_the_vocabulary(inputs, tmp_path, base, saved):
     other = subprocess.run([*named, "--adapter", f"b={tmp_path / 'bare'}"], capture_output=True,
                            text=True, env=environment(), timeout=60)
     assert other.returncode == 2 and "found another tokenizer in" in other.stderr
+    # The same, with another template where older versions of transformers keep it.
+    shutil.copytree(out, tmp_path / "older")
+    (tmp_path / "older" / "chat_template.jinja").unlink()
+    config = tmp_path / "older" / "tokenizer_config.json"
+    template = "{% for m in messages %}[{{ m.content }}]{% endfor %}"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "chat_template": template}))
+    older = subprocess.run([*named, "--adapter", f"b={tmp_path / 'older'}"], capture_output=True,
+                           text=True, env=environment(), timeout=60)
+    assert older.returncode == 2 and "found another tokenizer in" in older.stderr
     merged = subprocess.run([PROGRAM, "merge-adapter", out, tmp_path / "merged"], text=True,
                             capture_output=True, env=environment(), timeout=60)
     assert merged.returncode == 0, merged.stderr

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,10 @@ class WriteClaim {
   Descriptor file_;
 };
 
-// Removes the files and folders FINAL.tmp-PID beside FINAL whose process is not on this machine and
-// that nobody has claimed; says which. What cannot be locked stays: it may be another machine's.
-std::vector<std::string> remove_abandoned(const std::filesystem::path& final_path);
+// Removes the files and folders FINAL.tmp-PID beside FINAL whose process is not on this machine,
+// that nobody has claimed and that belong to this user; says which. What cannot be locked stays: it
+// may be another machine's. So does what is, or holds, one of `in_use`: what FINAL is made of.
+std::vector<std::string> remove_abandoned(const std::filesystem::path& final_path,
+                                          std::span<const std::filesystem::path> in_use = {});
 
 }  // namespace strata

@@ -1,5 +1,6 @@
 #include "strata/checkpoint/quantized_export.h"
 
+#include <array>
 #include <map>
 #include <unordered_map>
 
@@ -348,7 +349,7 @@ std::vector<std::string> convert_quantized(SavedState& state, const fs::path& ou
   const fs::path base = base_model_of(state);
   require_model(state, base);
   QuantizedExport exported(state, base, options);
-  std::vector<std::string> notes = remove_abandoned(out);
+  std::vector<std::string> notes = remove_abandoned(out, std::array{state.path(), base});
   AtomicFolder folder(out, *options.files);
   const WriteClaim claim(folder.path());
   exported.write(folder.path());

@@ -114,6 +114,7 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.do_sample = reader.read<bool>("do_sample", "true or false");
   result.temperature = reader.read<double>("temperature", "a number");
   result.top_k = reader.read<int64_t>("top_k", "an integer");
+  result.max_new_tokens = reader.read<int64_t>("max_new_tokens", "an integer");
   result.top_p = reader.read<double>("top_p", "a number");
   result.min_p = reader.read<double>("min_p", "a number");
   result.repetition_penalty = reader.read<double>("repetition_penalty", "a number");

@@ -15,6 +15,7 @@ struct GenerationConfig {
   std::optional<bool> do_sample;
   std::optional<double> temperature;
   std::optional<int64_t> top_k;
+  std::optional<int64_t> max_new_tokens;
   std::optional<double> top_p;
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;

@@ -6,6 +6,7 @@
 
 #include "strata/base/file.h"
 #include "strata/base/json.h"
+#include "strata/text/templates/template_files.h"
 #include "strata/text/vocabulary_files.h"
 
 namespace strata::generate {
@@ -39,6 +40,13 @@ bool has_same_vocabulary(const fs::path& a, const fs::path& b) {
          is_same("added_tokens.json") && added_tokens_of(a) == added_tokens_of(b);
 }
 
+// As the tokenizer finds it, whichever file holds it.
+std::string template_of(const fs::path& folder) {
+  const fs::path config = folder / "tokenizer_config.json";
+  const Json settings = fs::exists(config) ? read_json_file(config) : Json::object();
+  return text::read_template_files(folder, settings).standard;
+}
+
 }  // namespace
 
 bool reads_alike(const fs::path& a, const fs::path& b) {
@@ -55,8 +63,8 @@ bool reads_alike(const fs::path& a, const fs::path& b) {
       if (one.value(key, Json()) != other.value(key, Json())) return false;
     }
   }
-  constexpr const char* kTemplate = "chat_template.jinja";
-  return !both_have(kTemplate) || read_file(a / kTemplate) == read_file(b / kTemplate);
+  const std::string one = template_of(a), other = template_of(b);
+  return one.empty() || other.empty() || one == other;
 }
 
 }  // namespace strata::generate

@@ -1,4 +1,5 @@
-// libtorch's own kernels where it would call oneDNN. Never: products, which are ops/matmul's.
+// libtorch's own kernels where it would call oneDNN. Never: products, which are
+// ops/matmul's (libtorch's of bf16 are plain loops without it).
 #pragma once
 
 #include <ATen/Context.h>

@@ -2,7 +2,20 @@
 
 #include <ATen/ATen.h>
 
+#include "strata/ops/matmul/matmul.h"
+
 namespace strata::nn {
+
+namespace {
+
+// x weight^T + bias, rounded once.
+at::Tensor transformed(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  at::Tensor y = bias.expand({x.size(0), weight.size(0)}).contiguous();
+  ops::matmul_into(y, x, weight, {.b = true}, /*beta=*/1);
+  return y;
+}
+
+}  // namespace
 
 PrefixProjection::PrefixProjection(const std::string& base, const Sizes& sizes)
     : embedding_(base + "embedding.weight", {sizes.count, sizes.input}, at::kFloat),
@@ -20,8 +33,8 @@ std::vector<Parameter*> PrefixProjection::parameters() {
 }
 
 void PrefixProjection::project() {
-  hidden_ = at::tanh(at::addmm(first_bias_.value(), embedding_.value(), first_.value().t()));
-  result_->attach_value(at::addmm(second_bias_.value(), hidden_, second_.value().t()));
+  hidden_ = at::tanh(transformed(embedding_.value(), first_.value(), first_bias_.value()));
+  result_->attach_value(transformed(hidden_, second_.value(), second_bias_.value()));
   if (gradient_.defined()) return;
   gradient_ = at::empty(result_->shape(), hidden_.options().dtype(at::kFloat));
   result_->attach_grad(gradient_, /*overwrite=*/true);
@@ -34,15 +47,15 @@ void PrefixProjection::backward() {
   second_.accumulate_grad_product(drows, hidden_);
   second_bias_.accumulate_grad(drows.sum(0));
   // tanh' = 1 - tanh^2
-  const at::Tensor dsum = at::mm(drows, second_.value()) * (1 - hidden_.square());
+  const at::Tensor dsum = ops::matmul(drows, second_.value()) * (1 - hidden_.square());
   first_.accumulate_grad_product(dsum, embedding_.value());
   first_bias_.accumulate_grad(dsum.sum(0));
-  embedding_.accumulate_grad(at::mm(dsum, first_.value()));
+  embedding_.accumulate_grad(ops::matmul(dsum, first_.value()));
 }
 
 at::Tensor PrefixProjection::rows_of(const std::vector<at::Tensor>& weights) {
-  const at::Tensor hidden = at::tanh(at::addmm(weights[2], weights[0], weights[1].t()));
-  return at::addmm(weights[4], hidden, weights[3].t());
+  const at::Tensor hidden = at::tanh(transformed(weights[0], weights[1], weights[2]));
+  return transformed(hidden, weights[3], weights[4]);
 }
 
 }  // namespace strata::nn

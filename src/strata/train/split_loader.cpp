@@ -15,6 +15,7 @@
 #include "strata/data/files/data_sets.h"
 #include "strata/data/files/seen_files.h"
 #include "strata/data/files/split_spec.h"
+#include "strata/data/rows/pair_tokenizer.h"
 #include "strata/data/store/private_folder.h"
 #include "strata/hf/hub/cache.h"
 
@@ -172,6 +173,31 @@ SplitLoader::SplitLoader(const config::RunConfig& config, const Vocabulary& voca
       request_(request_of(config)),
       options_(options_of(config, vocabulary.num_rows)) {
   request_.download_progress = wanted.download_progress;
+  settle_pair_columns();
+}
+
+void SplitLoader::settle_pair_columns() {
+  if (!options_.pairs || !options_.pairs->source_lang.empty()) return;
+  data::PairOptions& pairs = *options_.pairs;
+  if (!pairs.text_column.empty() && !pairs.summary_column.empty()) return;
+  data::DataRequest request = request_;
+  request.weights.clear();  // and no slice: for both all rows would be counted
+  request.split = data::parse_split(training_split(config_.data)).front().split;
+  std::optional<data::RowFormat> format;
+  data::read_data(request, [&](const data::RowBatch& batch) {
+    for (const data::Row& row : batch.rows) {
+      try {
+        format = data::detect_pair(row, pairs);
+        return false;
+      } catch (const FormatError&) {
+        if (!options_.skip_bad_rows) throw;
+      }
+    }
+    return true;
+  });
+  if (!format) return;  // the rows have no good one, as preparing them tells
+  pairs.text_column = format->text_columns.front();
+  pairs.summary_column = format->pair_columns.front();
 }
 
 data::TokenStore SplitLoader::training_rows() const {

@@ -37,6 +37,9 @@ class SplitLoader {
   data::TokenStore load(data::DataRequest request, const std::string& split,
                         data::PrepareOptions options) const;
   data::PrepareOptions evaluation_options() const;
+  // Columns of pairs that no setting names are those of the first training row in every split, as
+  // the reference's scripts take the names of the training set for all.
+  void settle_pair_columns();
   // Rows that an earlier run has tokenized alike, or new ones, kept for the next.
   data::TokenStore load_or_make(const data::TokenSources& sources, const Make& make,
                                 data::SharedProgress& progress) const;

@@ -1,6 +1,7 @@
 // Oracle: which processes live (fork, waitpid) and who holds a lock (flock).
 #include "strata/base/abandoned.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,36 @@ TEST(Abandoned, OnlyWhatNobodyWritesGoes) {
   }
   EXPECT_EQ(remove_abandoned(out).size(), 1u);
   EXPECT_FALSE(fs::exists(claimed));
+}
+
+TEST(Abandoned, WhatIsNoProcessStays) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out";
+  const fs::path date = out.string() + ".tmp-20240501";
+  const fs::path zeros = fmt::format("{}.tmp-00{}", out.string(), dead_process());
+  for (const fs::path& path : {date, zeros}) fs::create_directories(path);
+  EXPECT_TRUE(remove_abandoned(out).empty());
+  EXPECT_TRUE(fs::exists(date) && fs::exists(zeros));
+}
+
+TEST(Abandoned, WhatIsReadStays) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out";
+  const fs::path source = fmt::format("{}.tmp-{}", out.string(), dead_process());
+  fs::create_directories(source / "checkpoint-1");
+  for (const fs::path& in_use : {source, source / "checkpoint-1", source / "."}) {
+    EXPECT_TRUE(remove_abandoned(out, std::vector{folder.path() / "other", in_use}).empty());
+    EXPECT_TRUE(fs::exists(source / "checkpoint-1"));
+  }
+  EXPECT_EQ(remove_abandoned(out, std::vector{folder.path() / "other", out}).size(), 1u);
+}
+
+// Nobody writes into it: opening it must not wait.
+TEST(Abandoned, PipesDoNotStop) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out";
+  ASSERT_EQ(::mkfifo(fmt::format("{}.tmp-{}", out.string(), dead_process()).c_str(), 0600), 0);
+  EXPECT_EQ(remove_abandoned(out).size(), 1u);
 }
 
 TEST(Abandoned, FilesGoAsWellAndLinksStay) {

@@ -1,6 +1,7 @@
 #include "strata/checkpoint/convert/convert.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <map>
@@ -341,10 +342,9 @@ void require_values(const SavedState& state) {
   for (const SavedTensor& tensor : state.tensors()) {
     if (!tensor.is_parameter() || tensor.size_bytes() > 0) continue;
     throw FormatError(
-        "{}: found no value in the weight \"{}\" (shape [{}]), expected all of it; DeepSpeed's "
-        "ZeRO-3 saves so without stage3_gather_16bit_weights_on_model_save, and its "
-        "zero_to_fp32.py "
-        "makes whole weights of the ranks' files",
+        "{}: found no value in the weight \"{}\" (shape [{}]), expected all of it: DeepSpeed's "
+        "ZeRO-3 saves so without stage3_gather_16bit_weights_on_model_save; run the checkpoint's "
+        "zero_to_fp32.py and convert what it makes",
         state.path().string(), tensor.weight, fmt::join(tensor.shape, ", "));
   }
 }
@@ -367,7 +367,7 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
         state.path().string());
   }
   require_values(state);
-  std::vector<std::string> notes = remove_abandoned(out);
+  std::vector<std::string> notes = remove_abandoned(out, std::array{state.path()});
   for (std::string& note : notes_on_what_is_left_out(state, options)) {
     notes.push_back(std::move(note));
   }

@@ -99,7 +99,8 @@ class Merger {
       models::give_labels_of(adapter_.path(), labels, config_);
     }
     const hf::ShardPlan plan = hf::plan_shards(layout.sizes, options_.max_shard_size);
-    for (std::string& note : remove_abandoned(out)) notes_.push_back(std::move(note));
+    const fs::path in_use[] = {adapter_.path(), base_.path()};
+    for (std::string& note : remove_abandoned(out, in_use)) notes_.push_back(std::move(note));
     AtomicFolder folder(out, *options_.files);
     const WriteClaim claim(folder.path());
     ExportFiles files(folder.path(), Trained::kUnknown, *options_.files);

@@ -45,6 +45,12 @@ class Planner {
   Planner(SavedState& base, const SavedState& adapter, const AdapterParts& parts,
           const adapters::LoraOptions& settings)
       : base_(base), adapter_(adapter), parts_(parts), settings_(settings) {
+    if (!parts.new_head().empty()) {
+      throw ConfigError(
+          "{}: found a head for whole texts (\"{}\"), expected an adapter of a model that predicts "
+          "tokens, as --to gguf writes no other; use it beside its base with PEFT",
+          adapter.path().string(), parts.new_head().front().first);
+    }
     for (const auto& [weight, found] : parts.by_weight()) {
       const std::string other = other_than_branch(weight, found);
       if (!other.empty()) refuse(adapter, other);

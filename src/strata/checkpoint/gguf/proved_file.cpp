@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <optional>
 
 #include "strata/base/abandoned.h"
@@ -104,7 +105,7 @@ void require_new_file(const fs::path& out) {
 
 std::vector<std::string> write_proved(const fs::path& out, const GgufContent& content,
                                       const std::string& source, FileSystem& files) {
-  std::vector<std::string> notes = remove_abandoned(out);
+  std::vector<std::string> notes = remove_abandoned(out, std::array{fs::path(source)});
   std::optional<WriteClaim> claim;
   FileAside file(out, files);
   const std::vector<uint64_t> sums = write_content(file.path(), content, files, claim);

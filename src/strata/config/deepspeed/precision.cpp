@@ -32,10 +32,15 @@ void require_no_flag(const DsEntry* enabled, const char* other, const Merge& mer
   if (!is_on(enabled)) return;
   const Given* flag = merge.find(other);
   if (!flag || flag->origin.rank < Rank::kEnvironment || canonical_text(*flag) != "true") return;
+  // A choice among precisions does not have this one's name.
+  const std::string source = named_source(*flag);
+  const bool is_its_own = source.find(other) != std::string::npos;
+  const std::string request =
+      is_its_own ? source + " true" : fmt::format("{}, which asks for {}", source, other);
   throw ConfigError(
-      "{}: found true beside {} true, expected one precision; correct one, or write "
-      "\"auto\" in the file",
-      enabled->source(), named_source(*flag));
+      "{}: found true beside {}, expected one precision; correct one, or write \"auto\" in the "
+      "file",
+      enabled->source(), request);
 }
 
 }  // namespace

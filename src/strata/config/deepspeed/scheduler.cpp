@@ -106,18 +106,26 @@ std::optional<double> flagged_warmup(const Merge& merge, double flag) {
   return max_steps > 0 ? std::optional(std::ceil(max_steps * flag)) : std::nullopt;
 }
 
+const Given* flag_of(const Merge& merge, const char* setting) {
+  const Given* given = merge.find(setting);
+  return given && given->origin.rank >= Rank::kEnvironment ? given : nullptr;
+}
+
+// Steps count before the ratio where there are some, and DeepSpeed's warm-up has one at least.
 void require_same_warmup(const DsEntry& params, const Merge& merge) {
   const char* name = "warmup_num_steps";
   if (!params.value.contains(name) || !params.value[name].is_number()) return;
-  for (const char* setting : {"warmup_steps", "warmup_ratio"}) {
-    const Given* given = merge.find(setting);
-    if (!given || given->origin.rank < Rank::kEnvironment) continue;
-    const double flag = std::stod(canonical_text(*given));
-    const bool is_none = setting == std::string_view("warmup_ratio") && flag == 0;
-    const double value = params.value[name].get<double>();
-    if (is_none || flagged_warmup(merge, flag) == value) continue;
-    throw_different(params, name, value, *given);
-  }
+  const auto number = [](const Given* given) {
+    return given ? std::stod(canonical_text(*given)) : 0.0;
+  };
+  const Given* steps = flag_of(merge, "warmup_steps");
+  const Given* ratio = flag_of(merge, "warmup_ratio");
+  const Given* given = number(steps) > 0 || number(ratio) == 0 ? steps : ratio;
+  if (!given) return;
+  const double value = params.value[name].get<double>();
+  const std::optional<double> updates = flagged_warmup(merge, number(given));
+  if (updates && std::max(1.0, *updates) == std::max(1.0, value)) return;
+  throw_different(params, name, value, *given);
 }
 
 // A flag with a schedule's own settings would take the place of the file's.

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "strata/base/counted.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
 #include "strata/generate/generation_config.h"
@@ -87,6 +88,12 @@ std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (file.do_sample.value_or(false)) warn("do_sample", "true");
   const double penalty = file.repetition_penalty.value_or(1.0);
   if (penalty != 1.0) warn("repetition_penalty", fmt::format("{}", penalty));
+  if (file.max_new_tokens) {
+    warnings.push_back(fmt::format(
+        "warning: {}: max_new_tokens {} is not applied here, though transformers lets it go before "
+        "generation_max_length; evaluations' answers have {} at most",
+        file.source, *file.max_new_tokens, counted(max_answer_tokens(config), "token")));
+  }
   return warnings;
 }
 
