@@ -49,10 +49,11 @@ bool is_own(const Descriptor& file) {
 
 // Whether the path is `folder` or lies in it.
 bool lies_in(const fs::path& path, const fs::path& folder) {
-  std::error_code error;
-  const fs::path relative =
-      fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(folder, error));
-  return error || (!relative.empty() && *relative.begin() != "..");
+  std::error_code of_path, of_folder;
+  const fs::path relative = fs::weakly_canonical(path, of_path)
+                                .lexically_relative(fs::weakly_canonical(folder, of_folder));
+  if (of_path || of_folder) return true;  // who cannot tell leaves it alone
+  return !relative.empty() && *relative.begin() != "..";
 }
 
 }  // namespace
