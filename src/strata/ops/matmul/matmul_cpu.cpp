@@ -17,22 +17,28 @@
 #include "strata/ops/matmul/bf16_products.h"
 #include "strata/ops/matmul/block_product.h"
 #include "strata/ops/matmul/matmul_panels.h"
+#include "strata/ops/matmul/rounded_tiles.h"
 
 namespace strata::ops::cpu {
 
 namespace {
 
 constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 192 KiB
+constexpr int64_t kTileRowsAtMost = std::max(kTileRows, kUnitRows);
 static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kUnitRows == 0);
 constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
 // Up to so many rows a is packed whole instead, in shorter ranges: 384 KiB in the second cache, and
 // a panel of b of 32 KiB, which is read at once, in the first.
 constexpr int64_t kFewRows = 4 * kBlockRows;
 constexpr int64_t kInnerOfFewRows = 256;
+// So many rows or columns of c are a thin product of the matrix unit, bound by what it reads.
+constexpr int64_t kThin = 64;
+constexpr int64_t kInnerOfThin = 32;
 // Columns of b side by side where c has no more: the gradients and products of thin factors.
 constexpr int64_t kNarrowTile = 16;
 static_assert(kColumnMultiple <= kNarrowTile);
-static_assert(kInner % kLanesOfTile == 0 && kInnerOfFewRows % kLanesOfTile == 0);
+static_assert(kInner % kLanesOfTile == 0 && kInnerOfFewRows % kLanesOfTile == 0 &&
+              kInnerOfThin % kLanesOfTile == 0);
 
 // What is multiplied, and in which pieces.
 struct Task {
@@ -43,6 +49,8 @@ struct Task {
   int64_t range;         // of them that are packed side by side
   int64_t tile_rows;     // of a panel of a
   int64_t tile_columns;  // of a panel of b
+  bool rows_in_place;    // whole tiles of rows are read where they lie
+  bool streams_b;        // all panels of a range of lanes before the next range
   bool in_unit() const { return products == Bf16Products::kTiles; }
 };
 
@@ -69,8 +77,25 @@ int64_t range_of(int64_t rows, int64_t columns) {
   return packs_rows_whole(rows, columns) ? kInnerOfFewRows : kInner;
 }
 
+// Whether b is read row after row as it is stored, few rows at a time: each panel of it is a line
+// of the cache in as many rows as a range has, which come fast only while they are few. A sum is
+// read and written once a range then.
+bool streams_rows_of_b(const MatmulArguments& m, Bf16Products products) {
+  return products == Bf16Products::kTiles && !m.b.transposed && m.c_type == Element::kFloat &&
+         m.rows <= kThin && packs_rows_whole(m.rows, m.columns);
+}
+
 int64_t tile_columns_of(int64_t columns) {
   return columns <= kNarrowTile ? kNarrowTile : kTileColumns;
+}
+
+// The matrix unit takes rows of pairs as they lie in memory. Packing pays where they are read
+// often.
+bool reads_rows_in_place(const MatmulArguments& m, Bf16Products products) {
+  constexpr int64_t kFewReads = 8, kGroup = 2 * kLanesOfTile;
+  return products == Bf16Products::kTiles && !m.a.transposed && m.inner % kGroup == 0 &&
+         m.a.stride % 2 == 0 && reinterpret_cast<uintptr_t>(m.a.data) % sizeof(float) == 0 &&
+         m.columns <= kFewReads * kTileColumns && !packs_rows_whole(m.rows, m.columns);
 }
 
 Task task_of(const MatmulArguments& m) {
@@ -80,9 +105,11 @@ Task task_of(const MatmulArguments& m) {
           .products = products,
           .per_lane = products == Bf16Products::kConverted ? 1 : 2,
           .lanes = lanes_of(m.inner, products),
-          .range = range_of(m.rows, m.columns),
+          .range = streams_rows_of_b(m, products) ? kInnerOfThin : range_of(m.rows, m.columns),
           .tile_rows = tile_rows_of(products),
-          .tile_columns = tile_columns_of(m.columns)};
+          .tile_columns = tile_columns_of(m.columns),
+          .rows_in_place = reads_rows_in_place(m, products),
+          .streams_b = streams_rows_of_b(m, products)};
 }
 
 // Lines [begin, begin + width) of a factor over lanes [lane, lane + count).
@@ -157,12 +184,16 @@ void pack_columns(const Task& task, PackedColumns& packed) {
   });
 }
 
-// Rows [begin, begin + count) of c and what is needed to fill them.
+// Rows [begin, begin + count) and columns from first_column on of c, and what is needed to fill
+// them.
 struct RowBlock {
   int64_t begin, count;
-  float* packed_rows;  // a of the block, panel by panel
-  float* c;            // fp32: the tensor itself or scratch
-  int64_t c_stride;
+  int64_t first_column;
+  const float* packed_rows;  // a of the block, panel by panel
+  // Where it is summed: an fp32 tensor itself; else scratch, or null where a product of one range
+  // of lanes needs none.
+  float* sums;
+  int64_t sums_stride;
 };
 
 void multiply(const BlockProduct& product, Bf16Products products) {
@@ -176,56 +207,98 @@ void multiply(const BlockProduct& product, Bf16Products products) {
   }
 }
 
-// Adds one whole or partial tile; partial ones go through a tile on the stack, in which every
-// element is the same sum in the same order.
-void multiply_tile(const BlockProduct& whole, Bf16Products products, int64_t rows,
-                   int64_t columns) {
-  if (rows == whole.rows && columns == whole.columns) return multiply(whole, products);
-  float tile[std::max(kTileRows, kUnitRows) * kTileColumns];
-  const int64_t tile_rows = products == Bf16Products::kTiles ? round_up(rows, kRowsOfTile) : rows;
-  std::fill_n(tile, tile_rows * kTileColumns, 0.0f);
+// Adds the first `rows` x `columns` elements of a tile. Where c has no room for what is computed
+// beside them they go through a tile on the stack, in which every element is the same sum in the
+// same order.
+void multiply_tile(BlockProduct product, Bf16Products products, int64_t rows, int64_t columns) {
+  product.rows = products == Bf16Products::kTiles ? round_up(rows, kRowsOfTile) : rows;
+  product.columns = padded_columns(columns);
+  if (product.rows == rows && product.columns == columns) return multiply(product, products);
+  float tile[kTileRowsAtMost * kTileColumns];
+  std::fill_n(tile, product.rows * kTileColumns, 0.0f);
   const auto bytes = static_cast<size_t>(columns) * sizeof(float);
-  for (int64_t r = 0; r < rows && whole.add; ++r) {
-    std::memcpy(tile + r * kTileColumns, whole.c + r * whole.c_stride, bytes);
+  float* const c = product.c;
+  const int64_t stride = product.c_stride;
+  for (int64_t r = 0; r < rows && product.add; ++r) {
+    std::memcpy(tile + r * kTileColumns, c + r * stride, bytes);
   }
-  BlockProduct partial = whole;
-  partial.rows = tile_rows;
-  partial.columns = padded_columns(columns);
-  partial.c = tile;
-  partial.c_stride = kTileColumns;
-  multiply(partial, products);
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(whole.c + r * whole.c_stride, tile + r * kTileColumns, bytes);
-  }
+  product.c = tile;
+  product.c_stride = kTileColumns;
+  multiply(product, products);
+  for (int64_t r = 0; r < rows; ++r) std::memcpy(c + r * stride, tile + r * kTileColumns, bytes);
 }
 
 // A packed panel of b and its place.
 struct ColumnPanel {
   const float* data;
-  int64_t begin, width;  // columns of c
+  int64_t begin, width;  // columns of the block
   int64_t lane, lanes;
 };
 
-// The columns of the panel in c of the block (+)= rows x panel, where `c` is column 0 of the block;
-// `between` is called with the number of each tile.
+void* c_row(const MatmulArguments& m, int64_t row, int64_t column) {
+  return at_index(m.c_type, m.c.data, row * m.c.stride + column);
+}
+
+// `rows` rows of a bf16 c by the panel's columns, which are rounded behind the last range of lanes,
+// while they are in the first cache. What stood there is added then: a tile would have to wait for
+// it to be converted before it begins.
+void multiply_rounded_tile(const Task& task, BlockProduct product, const ColumnPanel& panel,
+                           int64_t rows, void* c) {
+  alignas(64) float tile[kTileRowsAtMost * kTileColumns];
+  if (product.c == nullptr) {
+    product.c = tile;
+    product.c_stride = kTileColumns;
+  }
+  product.add = panel.lane > 0;
+  multiply_tile(product, task.products, rows, panel.width);
+  if (panel.lane + panel.lanes < task.lanes) return;
+  round_tile({rows, panel.width}, product.c, product.c_stride, static_cast<uint16_t*>(c),
+             task.m.c.stride, task.m.add);
+}
+
+// Where a product finds `rows` rows from row i of the block on.
+void set_rows(const Task& task, const RowBlock& block, const ColumnPanel& panel, int64_t i,
+              int64_t rows, BlockProduct& product) {
+  if (task.rows_in_place && rows == task.tile_rows) {
+    const int64_t stride = task.m.a.stride;
+    const int64_t index = (block.begin + i) * stride + panel.lane * task.per_lane;
+    product.a = static_cast<const float*>(at_index(task.m.type, task.m.a.data, index));
+    product.a_row_stride = stride / task.per_lane;
+    product.a_inner_stride = kLanesOfTile;
+    return;
+  }
+  product.a = block.packed_rows + i * panel.lanes;
+  product.a_row_stride = task.in_unit() ? kLanesOfTile : 1;
+  product.a_inner_stride = task.in_unit() ? task.tile_rows * kLanesOfTile : task.tile_rows;
+}
+
+// The columns of the panel in c of the block (+)= rows x panel; `between` is called with the number
+// of each tile.
 template <typename Between>
 void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& panel,
                     const Between& between) {
   for (int64_t i = 0; i < block.count; i += task.tile_rows) {
     between(i / task.tile_rows);
-    multiply_tile(
-        {.rows = task.tile_rows,
-         .columns = task.tile_columns,
-         .inner = panel.lanes,
-         .a = block.packed_rows + i * panel.lanes,
-         .a_row_stride = task.in_unit() ? kLanesOfTile : 1,
-         .a_inner_stride = task.in_unit() ? task.tile_rows * kLanesOfTile : task.tile_rows,
-         .b = panel.data,
-         .b_stride = task.tile_columns,
-         .c = block.c + i * block.c_stride + panel.begin,
-         .c_stride = block.c_stride,
-         .add = task.m.add || panel.lane > 0},
-        task.products, std::min(task.tile_rows, block.count - i), panel.width);
+    const int64_t rows = std::min(task.tile_rows, block.count - i);
+    BlockProduct product{
+        .rows = rows,
+        .columns = panel.width,
+        .inner = panel.lanes,
+        .a = nullptr,
+        .a_row_stride = 0,
+        .a_inner_stride = 0,
+        .b = panel.data,
+        .b_stride = task.tile_columns,
+        .c = block.sums == nullptr ? nullptr : block.sums + i * block.sums_stride + panel.begin,
+        .c_stride = block.sums_stride,
+        .add = task.m.add || panel.lane > 0};
+    set_rows(task, block, panel, i, rows, product);
+    if (task.m.c_type == Element::kFloat) {
+      multiply_tile(product, task.products, rows, panel.width);
+    } else {
+      multiply_rounded_tile(task, product, panel, rows,
+                            c_row(task.m, block.begin + i, block.first_column + panel.begin));
+    }
   }
 }
 
@@ -243,46 +316,26 @@ void multiply_range(const Task& task, const RowBlock& block, const PackedColumns
   }
 }
 
-void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes,
+void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes, float* packed,
                float* scratch) {
-  for (int64_t i = 0; i < block.count; i += task.tile_rows) {
-    pack(row_panel(task, block.begin + i, lane, lanes), block.packed_rows + i * lanes, scratch);
+  const int64_t whole_tiles = block.count - block.count % task.tile_rows;
+  for (int64_t i = task.rows_in_place ? whole_tiles : 0; i < block.count; i += task.tile_rows) {
+    pack(row_panel(task, block.begin + i, lane, lanes), packed + i * lanes, scratch);
   }
 }
 
-void* c_row(const MatmulArguments& m, int64_t row, int64_t column) {
-  return at_index(m.c_type, m.c.data, row * m.c.stride + column);
-}
-
-// Columns [column, column + width) of a bf16 c are summed in fp32 scratch.
-void start_sums(const MatmulArguments& m, const RowBlock& block, int64_t column, int64_t width) {
-  if (m.c_type != Element::kBFloat16 || !m.add) return;
-  for (int64_t r = 0; r < block.count; ++r) {
-    copy_row(m.c_type, c_row(m, block.begin + r, column), width, block.c + r * block.c_stride);
+// Where the thread sums `rows` x `columns` elements from (row, column) of c on.
+struct Sums {
+  LineBuffer scratch;
+  int64_t stride;
+  float* at(const MatmulArguments& m, int64_t row, int64_t column) const {
+    return m.c_type == Element::kFloat ? static_cast<float*>(c_row(m, row, column)) : scratch.get();
   }
-}
-
-void round_sums(const MatmulArguments& m, const RowBlock& block, int64_t column, int64_t width) {
-  if (m.c_type != Element::kBFloat16) return;
-  for (int64_t r = 0; r < block.count; ++r) {
-    finish_row(m.c_type, block.c + r * block.c_stride, width, c_row(m, block.begin + r, column));
-  }
-}
-
-void multiply_block(const Task& task, RowBlock& block, const PackedColumns& columns,
-                    float* scratch) {
-  const MatmulArguments& m = task.m;
-  if (m.c_type == Element::kFloat) {
-    block.c = static_cast<float*>(c_row(m, block.begin, columns.begin));
-    block.c_stride = m.c.stride;
-  }
-  start_sums(m, block, columns.begin, columns.count);
-  for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += task.range) {
-    const int64_t lanes = std::min(task.range, columns.last_lane - lane);
-    pack_rows(task, block, lane, lanes, scratch);
-    multiply_range(task, block, columns, lane, lanes);
-  }
-  round_sums(m, block, columns.begin, columns.count);
+};
+Sums sums_of(const Task& task, int64_t rows, int64_t columns) {
+  if (task.m.c_type == Element::kFloat) return {{}, task.m.c.stride};
+  if (task.lanes <= task.range) return {{}, 0};
+  return {LineBuffer(rows * columns), columns};
 }
 
 // Rows of tiles [begin, end) of c, a block at a time.
@@ -291,16 +344,20 @@ void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin
   const TileScope tiles_of_thread(task.in_unit());
   const LineBuffer packed_rows(kBlockRows * task.range);
   const LineBuffer scratch(task.tile_rows * task.range);
-  LineBuffer c;
-  if (m.c_type == Element::kBFloat16) c = LineBuffer(kBlockRows * kBlockColumns);
+  const Sums sums = sums_of(task, kBlockRows, kBlockColumns);
   const int64_t last = std::min(end * task.tile_rows, m.rows);
   for (int64_t row = begin * task.tile_rows; row < last; row += kBlockRows) {
-    RowBlock block{.begin = row,
-                   .count = std::min(kBlockRows, last - row),
-                   .packed_rows = packed_rows.get(),
-                   .c = c.get(),
-                   .c_stride = kBlockColumns};
-    multiply_block(task, block, columns, scratch.get());
+    const RowBlock block{.begin = row,
+                         .count = std::min(kBlockRows, last - row),
+                         .first_column = columns.begin,
+                         .packed_rows = packed_rows.get(),
+                         .sums = sums.at(m, row, columns.begin),
+                         .sums_stride = sums.stride};
+    for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += task.range) {
+      const int64_t lanes = std::min(task.range, columns.last_lane - lane);
+      pack_rows(task, block, lane, lanes, packed_rows.get(), scratch.get());
+      multiply_range(task, block, columns, lane, lanes);
+    }
   }
 }
 
@@ -348,33 +405,33 @@ void pack_all_rows(const Task& task, const PackedRows& packed) {
 // multiplied by all rows and forgotten, while the memory of the next one is on its way.
 void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
-  const bool is_rounded = m.c_type == Element::kBFloat16;
   const int64_t tiles = rows.whole_rows / task.tile_rows;
   const int64_t width = task.tile_columns;
   const int64_t ranges = (rows.last - rows.first + task.range - 1) / task.range;
   const TileScope tiles_of_thread(task.in_unit());
   const LineBuffer data(width * task.range), scratch(width * task.range);
-  LineBuffer sums;
-  if (is_rounded) sums = LineBuffer(m.rows * width);
+  const Sums sums = sums_of(task, m.rows, width);
+  const int64_t panels = end - begin;
   const auto place_of = [&](int64_t i) {
-    const int64_t column = i / ranges * width, lane = rows.first + i % ranges * task.range;
+    const int64_t panel = task.streams_b ? i % panels : i / ranges;
+    const int64_t range = task.streams_b ? i / panels : i % ranges;
+    const int64_t column = (begin + panel) * width, lane = rows.first + range * task.range;
     return PanelPlace{.begin = column,
                       .width = std::min(width, m.columns - column),
                       .panel_width = width,
                       .lane = lane,
                       .count = std::min(task.range, rows.last - lane)};
   };
-  for (int64_t i = begin * ranges; i < end * ranges; ++i) {
+  for (int64_t i = 0; i < panels * ranges; ++i) {
     const PanelPlace place = place_of(i);
-    const RowBlock block{
-        .begin = 0,
-        .count = m.rows,
-        .packed_rows = rows.range(place.lane),
-        .c = is_rounded ? sums.get() : static_cast<float*>(c_row(m, 0, place.begin)),
-        .c_stride = is_rounded ? width : m.c.stride};
-    if (place.lane == rows.first) start_sums(m, block, place.begin, place.width);
+    const RowBlock block{.begin = 0,
+                         .count = m.rows,
+                         .first_column = place.begin,
+                         .packed_rows = rows.range(place.lane),
+                         .sums = sums.at(m, 0, place.begin),
+                         .sums_stride = sums.stride};
     pack(column_panel(task, place), data.get(), scratch.get());
-    const Panel next = column_panel(task, place_of(std::min(i + 1, end * ranges - 1)));
+    const Panel next = column_panel(task, place_of(std::min(i + 1, panels * ranges - 1)));
     multiply_panel(task, block,
                    {.data = data.get(),
                     .begin = 0,
@@ -382,7 +439,6 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
                     .lane = place.lane,
                     .lanes = place.count},
                    [&](int64_t tile) { prefetch(next, tile, tiles); });
-    if (place.lane + place.count == rows.last) round_sums(m, block, place.begin, place.width);
   }
 }
 
@@ -397,6 +453,46 @@ void multiply_few_rows(const Task& task) {
     at::parallel_for(
         0, (m.columns + task.tile_columns - 1) / task.tile_columns, 1,
         [&](int64_t begin, int64_t end) { multiply_all_rows(task, rows, begin, end); });
+  }
+}
+
+// Whether the gradient of a tall thin factor is faster as its transpose: the rows of a are read as
+// they are stored then, where the unit would want them transposed.
+bool is_faster_transposed(const MatmulArguments& m, Bf16Products products) {
+  return products == Bf16Products::kTiles && m.a.transposed && m.c_type == Element::kFloat &&
+         m.columns <= kThin && m.rows > 2 * kThin && !packs_rows_whole(m.rows, m.columns);
+}
+
+// c (+)= transpose of `from` [columns, rows].
+void add_transposed(const float* from, int64_t stride, int64_t rows, int64_t columns, bool add,
+                    float* c, int64_t c_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t j = 0; j < columns; ++j) {
+      const float sum = from[j * stride + r];
+      c[r * c_stride + j] = add ? c[r * c_stride + j] + sum : sum;
+    }
+  }
+}
+
+// c^T (+)= b^T a^T, some rows of c at a time.
+void multiply_transposed(const MatmulArguments& m) {
+  // A multiple of 4 KiB would put all rows of a tile into one set of the first cache.
+  constexpr int64_t kStride = kBlockColumns + kLanesOfTile;
+  const LineBuffer transpose(m.columns * kStride);
+  for (int64_t row = 0; row < m.rows; row += kBlockColumns) {
+    const int64_t count = std::min(kBlockColumns, m.rows - row);
+    const MatmulArguments part{.rows = m.columns,
+                               .columns = count,
+                               .inner = m.inner,
+                               .type = m.type,
+                               .a = {m.b.data, m.b.stride, !m.b.transposed},
+                               .b = {at_index(m.type, m.a.data, row), m.a.stride, false},
+                               .c_type = m.c_type,
+                               .c = {transpose.get(), kStride},
+                               .add = false};
+    multiply_few_rows(task_of(part));
+    add_transposed(transpose.get(), kStride, count, m.columns, m.add,
+                   static_cast<float*>(c_row(m, row, 0)), m.c.stride);
   }
 }
 
@@ -418,6 +514,7 @@ void matmul(const MatmulArguments& m) {
   }
   const Task task = task_of(m);
   if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
+  if (is_faster_transposed(m, task.products)) return multiply_transposed(m);
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
   const int64_t tiles = (m.rows + task.tile_rows - 1) / task.tile_rows;
   PackedColumns columns{task.tile_columns, 0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};
