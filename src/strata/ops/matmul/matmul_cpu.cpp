@@ -14,103 +14,14 @@
 
 #include "strata/ops/cpu_kernels.h"
 #include "strata/ops/line_buffer.h"
-#include "strata/ops/matmul/bf16_products.h"
 #include "strata/ops/matmul/block_product.h"
 #include "strata/ops/matmul/matmul_panels.h"
-#include "strata/ops/matmul/rounded_tiles.h"
+#include "strata/ops/matmul/matmul_task.h"
+#include "strata/ops/matmul/panel_product.h"
 
 namespace strata::ops::cpu {
 
 namespace {
-
-constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 192 KiB
-constexpr int64_t kTileRowsAtMost = std::max(kTileRows, kUnitRows);
-static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kUnitRows == 0);
-constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
-// Up to so many rows a is packed whole instead, in shorter ranges: 384 KiB in the second cache, and
-// a panel of b of 32 KiB, which is read at once, in the first.
-constexpr int64_t kFewRows = 4 * kBlockRows;
-constexpr int64_t kInnerOfFewRows = 256;
-// So many rows or columns of c are a thin product of the matrix unit, bound by what it reads.
-constexpr int64_t kThin = 64;
-constexpr int64_t kInnerOfThin = 32;
-// Columns of b side by side where c has no more: the gradients and products of thin factors.
-constexpr int64_t kNarrowTile = 16;
-static_assert(kColumnMultiple <= kNarrowTile);
-static_assert(kInner % kLanesOfTile == 0 && kInnerOfFewRows % kLanesOfTile == 0 &&
-              kInnerOfThin % kLanesOfTile == 0);
-
-// What is multiplied, and in which pieces.
-struct Task {
-  const MatmulArguments& m;
-  Bf16Products products;
-  int64_t per_lane;      // elements of the inner dimension a lane: 1, or 2 for pairs
-  int64_t lanes;         // of the inner dimension
-  int64_t range;         // of them that are packed side by side
-  int64_t tile_rows;     // of a panel of a
-  int64_t tile_columns;  // of a panel of b
-  bool rows_in_place;    // whole tiles of rows are read where they lie
-  bool streams_b;        // all panels of a range of lanes before the next range
-  bool in_unit() const { return products == Bf16Products::kTiles; }
-};
-
-Bf16Products products_of(Element type) {
-  return type == Element::kBFloat16 ? bf16_products() : Bf16Products::kConverted;
-}
-
-int64_t tile_rows_of(Bf16Products products) {
-  return products == Bf16Products::kTiles ? kUnitRows : kTileRows;
-}
-
-int64_t lanes_of(int64_t inner, Bf16Products products) {
-  if (products == Bf16Products::kConverted) return inner;
-  const int64_t pairs = (inner + 1) / 2;
-  return products == Bf16Products::kTiles ? round_up(pairs, kLanesOfTile) : pairs;
-}
-
-// Whether a is the factor that is packed whole.
-bool packs_rows_whole(int64_t rows, int64_t columns) {
-  return rows <= kFewRows && rows <= 2 * columns;
-}
-
-int64_t range_of(int64_t rows, int64_t columns) {
-  return packs_rows_whole(rows, columns) ? kInnerOfFewRows : kInner;
-}
-
-// Whether b is read row after row as it is stored, few rows at a time: each panel of it is a line
-// of the cache in as many rows as a range has, which come fast only while they are few. A sum is
-// read and written once a range then.
-bool streams_rows_of_b(const MatmulArguments& m, Bf16Products products) {
-  return products == Bf16Products::kTiles && !m.b.transposed && m.c_type == Element::kFloat &&
-         m.rows <= kThin && packs_rows_whole(m.rows, m.columns);
-}
-
-int64_t tile_columns_of(int64_t columns) {
-  return columns <= kNarrowTile ? kNarrowTile : kTileColumns;
-}
-
-// The matrix unit takes rows of pairs as they lie in memory. Packing pays where they are read
-// often.
-bool reads_rows_in_place(const MatmulArguments& m, Bf16Products products) {
-  constexpr int64_t kFewReads = 8, kGroup = 2 * kLanesOfTile;
-  return products == Bf16Products::kTiles && !m.a.transposed && m.inner % kGroup == 0 &&
-         m.a.stride % 2 == 0 && reinterpret_cast<uintptr_t>(m.a.data) % sizeof(float) == 0 &&
-         m.columns <= kFewReads * kTileColumns && !packs_rows_whole(m.rows, m.columns);
-}
-
-Task task_of(const MatmulArguments& m) {
-  const Bf16Products products =
-      m.b_codes == nullptr ? products_of(m.type) : Bf16Products::kConverted;
-  return {.m = m,
-          .products = products,
-          .per_lane = products == Bf16Products::kConverted ? 1 : 2,
-          .lanes = lanes_of(m.inner, products),
-          .range = streams_rows_of_b(m, products) ? kInnerOfThin : range_of(m.rows, m.columns),
-          .tile_rows = tile_rows_of(products),
-          .tile_columns = tile_columns_of(m.columns),
-          .rows_in_place = reads_rows_in_place(m, products),
-          .streams_b = streams_rows_of_b(m, products)};
-}
 
 // Lines [begin, begin + width) of a factor over lanes [lane, lane + count).
 struct PanelPlace {
@@ -118,7 +29,7 @@ struct PanelPlace {
   int64_t lane, count;
 };
 
-Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lines,
+Panel panel_of(const MatmulTask& task, const MatmulFactor& factor, bool contiguous_lines,
                const PanelPlace& place, const quant::cpu::MatrixCodes* codes = nullptr) {
   const int64_t k = place.lane * task.per_lane;
   const int64_t index =
@@ -136,12 +47,12 @@ Panel panel_of(const Task& task, const MatmulFactor& factor, bool contiguous_lin
           .first_index = index};
 }
 
-Panel column_panel(const Task& task, const PanelPlace& place) {
+Panel column_panel(const MatmulTask& task, const PanelPlace& place) {
   return panel_of(task, task.m.b, task.m.b.transposed, place, task.m.b_codes);
 }
 
 // One tile of rows.
-Panel row_panel(const Task& task, int64_t row, int64_t lane, int64_t lanes) {
+Panel row_panel(const MatmulTask& task, int64_t row, int64_t lane, int64_t lanes) {
   Panel panel = panel_of(task, task.m.a, !task.m.a.transposed,
                          {.begin = row,
                           .width = std::min(task.tile_rows, task.m.rows - row),
@@ -164,7 +75,7 @@ struct PackedColumns {
   }
 };
 
-void pack_columns(const Task& task, PackedColumns& packed) {
+void pack_columns(const MatmulTask& task, PackedColumns& packed) {
   const int64_t width = task.tile_columns;
   const int64_t panels = (packed.count + width - 1) / width;
   const int64_t ranges = (packed.last_lane - packed.first_lane + task.range - 1) / task.range;
@@ -184,126 +95,8 @@ void pack_columns(const Task& task, PackedColumns& packed) {
   });
 }
 
-// Rows [begin, begin + count) and columns from first_column on of c, and what is needed to fill
-// them.
-struct RowBlock {
-  int64_t begin, count;
-  int64_t first_column;
-  const float* packed_rows;  // a of the block, panel by panel
-  // Where it is summed: an fp32 tensor itself; else scratch, or null where a product of one range
-  // of lanes needs none.
-  float* sums;
-  int64_t sums_stride;
-};
-
-void multiply(const BlockProduct& product, Bf16Products products) {
-  switch (products) {
-    case Bf16Products::kConverted:
-      return block_product(product);
-    case Bf16Products::kPairs:
-      return pair_product(product);
-    case Bf16Products::kTiles:
-      return tile_product(product);
-  }
-}
-
-// Adds the first `rows` x `columns` elements of a tile. Where c has no room for what is computed
-// beside them they go through a tile on the stack, in which every element is the same sum in the
-// same order.
-void multiply_tile(BlockProduct product, Bf16Products products, int64_t rows, int64_t columns) {
-  product.rows = products == Bf16Products::kTiles ? round_up(rows, kRowsOfTile) : rows;
-  product.columns = padded_columns(columns);
-  if (product.rows == rows && product.columns == columns) return multiply(product, products);
-  float tile[kTileRowsAtMost * kTileColumns];
-  std::fill_n(tile, product.rows * kTileColumns, 0.0f);
-  const auto bytes = static_cast<size_t>(columns) * sizeof(float);
-  float* const c = product.c;
-  const int64_t stride = product.c_stride;
-  for (int64_t r = 0; r < rows && product.add; ++r) {
-    std::memcpy(tile + r * kTileColumns, c + r * stride, bytes);
-  }
-  product.c = tile;
-  product.c_stride = kTileColumns;
-  multiply(product, products);
-  for (int64_t r = 0; r < rows; ++r) std::memcpy(c + r * stride, tile + r * kTileColumns, bytes);
-}
-
-// A packed panel of b and its place.
-struct ColumnPanel {
-  const float* data;
-  int64_t begin, width;  // columns of the block
-  int64_t lane, lanes;
-};
-
-void* c_row(const MatmulArguments& m, int64_t row, int64_t column) {
-  return at_index(m.c_type, m.c.data, row * m.c.stride + column);
-}
-
-// `rows` rows of a bf16 c by the panel's columns, which are rounded behind the last range of lanes,
-// while they are in the first cache. What stood there is added then: a tile would have to wait for
-// it to be converted before it begins.
-void multiply_rounded_tile(const Task& task, BlockProduct product, const ColumnPanel& panel,
-                           int64_t rows, void* c) {
-  alignas(64) float tile[kTileRowsAtMost * kTileColumns];
-  if (product.c == nullptr) {
-    product.c = tile;
-    product.c_stride = kTileColumns;
-  }
-  product.add = panel.lane > 0;
-  multiply_tile(product, task.products, rows, panel.width);
-  if (panel.lane + panel.lanes < task.lanes) return;
-  round_tile({rows, panel.width}, product.c, product.c_stride, static_cast<uint16_t*>(c),
-             task.m.c.stride, task.m.add);
-}
-
-// Where a product finds `rows` rows from row i of the block on.
-void set_rows(const Task& task, const RowBlock& block, const ColumnPanel& panel, int64_t i,
-              int64_t rows, BlockProduct& product) {
-  if (task.rows_in_place && rows == task.tile_rows) {
-    const int64_t stride = task.m.a.stride;
-    const int64_t index = (block.begin + i) * stride + panel.lane * task.per_lane;
-    product.a = static_cast<const float*>(at_index(task.m.type, task.m.a.data, index));
-    product.a_row_stride = stride / task.per_lane;
-    product.a_inner_stride = kLanesOfTile;
-    return;
-  }
-  product.a = block.packed_rows + i * panel.lanes;
-  product.a_row_stride = task.in_unit() ? kLanesOfTile : 1;
-  product.a_inner_stride = task.in_unit() ? task.tile_rows * kLanesOfTile : task.tile_rows;
-}
-
-// The columns of the panel in c of the block (+)= rows x panel; `between` is called with the number
-// of each tile.
-template <typename Between>
-void multiply_panel(const Task& task, const RowBlock& block, const ColumnPanel& panel,
-                    const Between& between) {
-  for (int64_t i = 0; i < block.count; i += task.tile_rows) {
-    between(i / task.tile_rows);
-    const int64_t rows = std::min(task.tile_rows, block.count - i);
-    BlockProduct product{
-        .rows = rows,
-        .columns = panel.width,
-        .inner = panel.lanes,
-        .a = nullptr,
-        .a_row_stride = 0,
-        .a_inner_stride = 0,
-        .b = panel.data,
-        .b_stride = task.tile_columns,
-        .c = block.sums == nullptr ? nullptr : block.sums + i * block.sums_stride + panel.begin,
-        .c_stride = block.sums_stride,
-        .add = task.m.add || panel.lane > 0};
-    set_rows(task, block, panel, i, rows, product);
-    if (task.m.c_type == Element::kFloat) {
-      multiply_tile(product, task.products, rows, panel.width);
-    } else {
-      multiply_rounded_tile(task, product, panel, rows,
-                            c_row(task.m, block.begin + i, block.first_column + panel.begin));
-    }
-  }
-}
-
 // c of the block (+)= rows x columns for lanes [lane, lane + lanes).
-void multiply_range(const Task& task, const RowBlock& block, const PackedColumns& columns,
+void multiply_range(const MatmulTask& task, const RowBlock& block, const PackedColumns& columns,
                     int64_t lane, int64_t lanes) {
   for (int64_t j = 0; j < columns.count; j += task.tile_columns) {
     multiply_panel(task, block,
@@ -311,18 +104,20 @@ void multiply_range(const Task& task, const RowBlock& block, const PackedColumns
                     .begin = j,
                     .width = std::min(task.tile_columns, columns.count - j),
                     .lane = lane,
-                    .lanes = lanes},
-                   [](int64_t) {});
+                    .lanes = lanes});
   }
 }
 
-void pack_rows(const Task& task, const RowBlock& block, int64_t lane, int64_t lanes, float* packed,
-               float* scratch) {
+void pack_rows(const MatmulTask& task, const RowBlock& block, int64_t lane, int64_t lanes,
+               float* packed, float* scratch) {
   const int64_t whole_tiles = block.count - block.count % task.tile_rows;
   for (int64_t i = task.rows_in_place ? whole_tiles : 0; i < block.count; i += task.tile_rows) {
     pack(row_panel(task, block.begin + i, lane, lanes), packed + i * lanes, scratch);
   }
 }
+
+// Rows a multiple of 4 KiB apart share one set of the first cache, in which a tile has no room.
+constexpr int64_t kPaddingOfRows = 16;
 
 // Where the thread sums `rows` x `columns` elements from (row, column) of c on.
 struct Sums {
@@ -332,19 +127,21 @@ struct Sums {
     return m.c_type == Element::kFloat ? static_cast<float*>(c_row(m, row, column)) : scratch.get();
   }
 };
-Sums sums_of(const Task& task, int64_t rows, int64_t columns) {
+Sums sums_of(const MatmulTask& task, int64_t rows, int64_t columns) {
   if (task.m.c_type == Element::kFloat) return {{}, task.m.c.stride};
-  if (task.lanes <= task.range) return {{}, 0};
-  return {LineBuffer(rows * columns), columns};
+  if (rounds_tiles(task)) return {{}, 0};
+  const int64_t stride = columns + kPaddingOfRows;
+  return {LineBuffer(rows * stride), stride};
 }
 
 // Rows of tiles [begin, end) of c, a block at a time.
-void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin, int64_t end) {
+void multiply_rows(const MatmulTask& task, const PackedColumns& columns, int64_t begin,
+                   int64_t end) {
   const MatmulArguments& m = task.m;
   const TileScope tiles_of_thread(task.in_unit());
   const LineBuffer packed_rows(kBlockRows * task.range);
   const LineBuffer scratch(task.tile_rows * task.range);
-  const Sums sums = sums_of(task, kBlockRows, kBlockColumns);
+  const Sums sums = sums_of(task, kBlockRows, round_up(columns.count, task.tile_columns));
   const int64_t last = std::min(end * task.tile_rows, m.rows);
   for (int64_t row = begin * task.tile_rows; row < last; row += kBlockRows) {
     const RowBlock block{.begin = row,
@@ -358,6 +155,7 @@ void multiply_rows(const Task& task, const PackedColumns& columns, int64_t begin
       pack_rows(task, block, lane, lanes, packed_rows.get(), scratch.get());
       multiply_range(task, block, columns, lane, lanes);
     }
+    round_sums(task, block, columns.count);
   }
 }
 
@@ -387,7 +185,7 @@ struct PackedRows {
   float* range(int64_t lane) const { return data.get() + (lane - first) * whole_rows; }
 };
 
-void pack_all_rows(const Task& task, const PackedRows& packed) {
+void pack_all_rows(const MatmulTask& task, const PackedRows& packed) {
   const int64_t tiles = packed.whole_rows / task.tile_rows;
   const int64_t ranges = (packed.last - packed.first + task.range - 1) / task.range;
   at::parallel_for(0, tiles * ranges, 8, [&](int64_t begin, int64_t end) {
@@ -403,9 +201,8 @@ void pack_all_rows(const Task& task, const PackedRows& packed) {
 
 // All rows of c by the columns of panels [begin, end). A panel of b is packed into the first cache,
 // multiplied by all rows and forgotten, while the memory of the next one is on its way.
-void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, int64_t end) {
+void multiply_all_rows(const MatmulTask& task, const PackedRows& rows, int64_t begin, int64_t end) {
   const MatmulArguments& m = task.m;
-  const int64_t tiles = rows.whole_rows / task.tile_rows;
   const int64_t width = task.tile_columns;
   const int64_t ranges = (rows.last - rows.first + task.range - 1) / task.range;
   const TileScope tiles_of_thread(task.in_unit());
@@ -438,11 +235,12 @@ void multiply_all_rows(const Task& task, const PackedRows& rows, int64_t begin, 
                     .width = place.width,
                     .lane = place.lane,
                     .lanes = place.count},
-                   [&](int64_t tile) { prefetch(next, tile, tiles); });
+                   &next);
+    if (place.lane + place.count == task.lanes) round_sums(task, block, place.width);
   }
 }
 
-void multiply_few_rows(const Task& task) {
+void multiply_few_rows(const MatmulTask& task) {
   const MatmulArguments& m = task.m;
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
   const int64_t whole_rows = round_up(m.rows, task.tile_rows);
@@ -454,13 +252,6 @@ void multiply_few_rows(const Task& task) {
         0, (m.columns + task.tile_columns - 1) / task.tile_columns, 1,
         [&](int64_t begin, int64_t end) { multiply_all_rows(task, rows, begin, end); });
   }
-}
-
-// Whether the gradient of a tall thin factor is faster as its transpose: the rows of a are read as
-// they are stored then, where the unit would want them transposed.
-bool is_faster_transposed(const MatmulArguments& m, Bf16Products products) {
-  return products == Bf16Products::kTiles && m.a.transposed && m.c_type == Element::kFloat &&
-         m.columns <= kThin && m.rows > 2 * kThin && !packs_rows_whole(m.rows, m.columns);
 }
 
 // c (+)= transpose of `from` [columns, rows].
@@ -476,8 +267,7 @@ void add_transposed(const float* from, int64_t stride, int64_t rows, int64_t col
 
 // c^T (+)= b^T a^T, some rows of c at a time.
 void multiply_transposed(const MatmulArguments& m) {
-  // A multiple of 4 KiB would put all rows of a tile into one set of the first cache.
-  constexpr int64_t kStride = kBlockColumns + kLanesOfTile;
+  constexpr int64_t kStride = kBlockColumns + kPaddingOfRows;
   const LineBuffer transpose(m.columns * kStride);
   for (int64_t row = 0; row < m.rows; row += kBlockColumns) {
     const int64_t count = std::min(kBlockColumns, m.rows - row);
@@ -512,9 +302,9 @@ void matmul(const MatmulArguments& m) {
     if (!m.add) fill_with_zeros(m);
     return;
   }
-  const Task task = task_of(m);
+  const MatmulTask task = task_of(m);
   if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
-  if (is_faster_transposed(m, task.products)) return multiply_transposed(m);
+  if (is_faster_transposed(task)) return multiply_transposed(m);
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
   const int64_t tiles = (m.rows + task.tile_rows - 1) / task.tile_rows;
   PackedColumns columns{task.tile_columns, 0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};

@@ -1,0 +1,94 @@
+// The pieces of matrix products on the CPU, as measurements chose them.
+#include "strata/ops/matmul/matmul_task.h"
+
+#include <algorithm>
+
+#include "strata/ops/matmul/block_product.h"
+
+namespace strata::ops::cpu {
+
+namespace {
+
+// Up to so many rows a is packed whole instead, in shorter ranges: 384 KiB in the second cache, and
+// a panel of b of 32 KiB, which is read at once, in the first.
+constexpr int64_t kFewRows = 4 * kBlockRows;
+constexpr int64_t kInnerOfFewRows = 256;
+// So many rows or columns of c are a thin product of the matrix unit, bound by what it reads.
+constexpr int64_t kThin = 64;
+constexpr int64_t kInnerOfThin = 32;
+// Columns of b side by side where c has no more: the gradients and products of thin factors.
+constexpr int64_t kNarrowTile = 16;
+static_assert(kColumnMultiple <= kNarrowTile);
+static_assert(kInner % kLanesOfTile == 0 && kInnerOfFewRows % kLanesOfTile == 0 &&
+              kInnerOfThin % kLanesOfTile == 0);
+
+// Whether b is read row after row as it is stored, few rows at a time: each panel of it is a line
+// of the cache in as many rows as a range has, which come fast only while they are few. A sum is
+// read and written once a range then.
+bool streams_rows_of_b(const MatmulArguments& m, Bf16Products products) {
+  return products == Bf16Products::kTiles && !m.b.transposed && m.c_type == Element::kFloat &&
+         m.rows <= kThin && packs_rows_whole(m.rows, m.columns);
+}
+
+// The matrix unit takes rows of pairs as they lie in memory. Packing pays where they are read
+// often.
+bool reads_rows_in_place(const MatmulArguments& m, Bf16Products products) {
+  constexpr int64_t kFewReads = 8, kGroup = 2 * kLanesOfTile;
+  return products == Bf16Products::kTiles && !m.a.transposed && m.inner % kGroup == 0 &&
+         m.a.stride % 2 == 0 && reinterpret_cast<uintptr_t>(m.a.data) % sizeof(float) == 0 &&
+         m.columns <= kFewReads * kTileColumns && !packs_rows_whole(m.rows, m.columns);
+}
+
+}  // namespace
+
+Bf16Products products_of(Element type) {
+  return type == Element::kBFloat16 ? bf16_products() : Bf16Products::kConverted;
+}
+
+int64_t tile_rows_of(Bf16Products products) {
+  return products == Bf16Products::kTiles ? kUnitRows : kTileRows;
+}
+
+int64_t lanes_of(int64_t inner, Bf16Products products) {
+  if (products == Bf16Products::kConverted) return inner;
+  const int64_t pairs = (inner + 1) / 2;
+  return products == Bf16Products::kTiles ? round_up(pairs, kLanesOfTile) : pairs;
+}
+
+bool packs_rows_whole(int64_t rows, int64_t columns) {
+  return rows <= kFewRows && rows <= 2 * columns;
+}
+
+int64_t range_of(int64_t rows, int64_t columns) {
+  return packs_rows_whole(rows, columns) ? kInnerOfFewRows : kInner;
+}
+
+int64_t tile_columns_of(int64_t columns) {
+  return columns <= kNarrowTile ? kNarrowTile : kTileColumns;
+}
+
+MatmulTask task_of(const MatmulArguments& m) {
+  const Bf16Products products =
+      m.b_codes == nullptr ? products_of(m.type) : Bf16Products::kConverted;
+  return {.m = m,
+          .products = products,
+          .per_lane = products == Bf16Products::kConverted ? 1 : 2,
+          .lanes = lanes_of(m.inner, products),
+          .range = streams_rows_of_b(m, products) ? kInnerOfThin : range_of(m.rows, m.columns),
+          .tile_rows = tile_rows_of(products),
+          .tile_columns = tile_columns_of(m.columns),
+          .rows_in_place = reads_rows_in_place(m, products),
+          .streams_b = streams_rows_of_b(m, products)};
+}
+
+bool is_faster_transposed(const MatmulTask& task) {
+  const MatmulArguments& m = task.m;
+  return task.in_unit() && m.a.transposed && m.c_type == Element::kFloat && m.columns <= kThin &&
+         m.rows > 2 * kThin && !packs_rows_whole(m.rows, m.columns);
+}
+
+bool rounds_tiles(const MatmulTask& task) {
+  return task.m.c_type == Element::kBFloat16 && task.lanes <= std::min(kThin, task.range);
+}
+
+}  // namespace strata::ops::cpu
