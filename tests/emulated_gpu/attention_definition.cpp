@@ -20,7 +20,10 @@ Tensor scores_of(const Tensor& q, const Tensor& k, double scale, const Mask& mas
   const int64_t first = mask.causal == Mask::kFromTheEnd ? k.size(0) - q.size(0) : 0;
   const Tensor all = at::ones({q.size(0), k.size(0)}, at::kBool);
   Tensor hidden = mask.causal == Mask::kNone ? all.logical_not() : all.triu(1 + first);
-  if (mask.window > 0) hidden = hidden.logical_or(all.tril(first - mask.window));
+  if (mask.window > 0) {
+    hidden = hidden.logical_or(all.tril(first - mask.window));
+    hidden = hidden.logical_or(all.triu(first + mask.window));
+  }
   return (at::einsum("qhd,khd->hqk", {q, k}) * scale).masked_fill(hidden, -INFINITY);
 }
 

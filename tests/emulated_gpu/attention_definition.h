@@ -15,7 +15,7 @@ struct Document {
 using Documents = std::vector<Document>;
 
 // Where the diagonal of the causal mask begins, if there is one, and how many of the last tokens
-// that a query could see it sees; 0: all.
+// that a query could see it sees; 0: all. Without a causal mask as many behind it, too.
 struct Mask {
   enum { kNone, kFromTheStart, kFromTheEnd } causal = kFromTheStart;
   int64_t window = 0;

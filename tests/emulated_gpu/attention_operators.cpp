@@ -42,11 +42,11 @@ Documents documents_of(Call& call, const Tensor& query_offsets, const Tensor& ke
   return documents;
 }
 
-// FlashAttention's window: so many before a query, none after it.
+// FlashAttention's window: so many before a query; none after it with a causal mask, else as many.
 Mask flash_mask(bool is_causal, Number left, Number right) {
-  if (!is_causal && (left || right)) fail("FlashAttention: found a window without a causal mask");
-  if (left.has_value() != right.has_value() || right.value_or(0) != 0) {
-    fail("FlashAttention: found a window that is no causal one");
+  if (left.has_value() != right.has_value()) fail("FlashAttention: found half a window");
+  if (left && *right != (is_causal ? 0 : *left)) {
+    fail("FlashAttention: found a window of other tokens before a query than after it");
   }
   return {.causal = is_causal ? Mask::kFromTheEnd : Mask::kNone, .window = left ? *left + 1 : 0};
 }
