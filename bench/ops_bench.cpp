@@ -122,6 +122,74 @@ void BM_matmul_aten(State& state) {
   report_flops(state, 6.0 * kTokens * kHidden * kIntermediate);
 }
 
+// The six products of a LoRA branch. Arguments: bf16, which of them, channels, rank. At the ranks
+// of LoRA they are bound by what they read and write.
+struct Branch {
+  explicit Branch(const State& state)
+      : x(at::randn({kTokens, state.range(2)}).to(storage(state))),
+        a(at::randn({state.range(3), state.range(2)}).to(storage(state))),
+        b(at::randn({state.range(2), state.range(3)}).to(storage(state))),
+        h(at::randn({kTokens, state.range(3)}).to(storage(state))),
+        y(at::randn_like(x)),
+        da(at::empty_like(a, at::kFloat)),
+        db(at::empty_like(b, at::kFloat)) {}
+  at::Tensor x, a, b, h, y, da, db;
+};
+void run_branch(Branch& t, int64_t product) {
+  switch (product) {
+    case 0:
+      return ops::matmul_into(t.h, t.x, t.a, {.b = true}, 0);
+    case 1:
+      return ops::matmul_into(t.y, t.h, t.b, {.b = true}, 1);
+    case 2:
+      return ops::matmul_into(t.db, t.y, t.h, {.a = true}, 0);
+    case 3:
+      return ops::matmul_into(t.h, t.y, t.b, {}, 0);
+    case 4:
+      return ops::matmul_into(t.da, t.h, t.x, {.a = true}, 0);
+    default:
+      return ops::matmul_into(t.y, t.h, t.a, {}, 1);
+  }
+}
+void run_branch_aten(Branch& t, int64_t product) {
+  const auto gradient = [](at::Tensor d, const at::Tensor& left, const at::Tensor& right) {
+    d.copy_(at::mm(left, right));
+  };
+  switch (product) {
+    case 0:
+      return (void)at::mm_out(t.h, t.x, t.a.t());
+    case 1:
+      return (void)t.y.addmm_(t.h, t.b.t());
+    case 2:
+      return gradient(t.db, t.y.t(), t.h);
+    case 3:
+      return (void)at::mm_out(t.h, t.y, t.b);
+    case 4:
+      return gradient(t.da, t.h.t(), t.x);
+    default:
+      return (void)t.y.addmm_(t.h, t.a);
+  }
+}
+double flops_of_branch(const State& state) {
+  return 2.0 * kTokens * double(state.range(2)) * double(state.range(3));
+}
+void BM_branch(State& state) {
+  ops::choose_cpu_products(ops::CpuProducts::kOwn);
+  Branch t(state);
+  for (auto _ : state) run_branch(t, state.range(1));
+  report_flops(state, flops_of_branch(state));
+}
+void BM_branch_aten(State& state) {
+  Branch t(state);
+  for (auto _ : state) run_branch_aten(t, state.range(1));
+  report_flops(state, flops_of_branch(state));
+}
+void branch_cases(benchmark::internal::Benchmark* b) {
+  b->ArgNames({"bf16", "product", "channels", "rank"})->Unit(benchmark::kMillisecond);
+  b->ArgsProduct({{0, 1}, {0, 1, 2, 3, 4, 5}, {kHidden, 4 * kHidden}, {16}});
+  b->ArgsProduct({{1}, {0, 1, 2, 3, 4, 5}, {4 * kHidden}, {64}});
+}
+
 // Arguments: bf16, tokens: a decoder's step and an expert with few of them. A weight is read from
 // memory and used that often.
 struct FewRows {
@@ -167,6 +235,8 @@ BENCHMARK(BM_attention_aten)->Apply(attention_cases);
 BENCHMARK(BM_attention_backward)->Apply(attention_cases);
 BENCHMARK(BM_attention_backward_aten)->Apply(attention_cases);
 BENCH_BOTH(BM_matmul);
+BENCHMARK(BM_branch)->Apply(branch_cases);
+BENCHMARK(BM_branch_aten)->Apply(branch_cases);
 BENCHMARK(BM_matmul_few_rows)->ArgsProduct({{0, 1}, {1, 3, 8, 24}})->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_matmul_few_rows_aten)
     ->ArgsProduct({{0, 1}, {1, 3, 8, 24}})
