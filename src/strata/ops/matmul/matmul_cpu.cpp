@@ -254,20 +254,11 @@ void multiply_few_rows(const MatmulTask& task) {
   }
 }
 
-// c (+)= transpose of `from` [columns, rows].
-void add_transposed(const float* from, int64_t stride, int64_t rows, int64_t columns, bool add,
-                    float* c, int64_t c_stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t j = 0; j < columns; ++j) {
-      const float sum = from[j * stride + r];
-      c[r * c_stride + j] = add ? c[r * c_stride + j] + sum : sum;
-    }
-  }
-}
+constexpr int64_t kTransposeStride = kBlockColumns + kPaddingOfRows;
 
 // c^T (+)= b^T a^T, some rows of c at a time.
 void multiply_transposed(const MatmulArguments& m) {
-  constexpr int64_t kStride = kBlockColumns + kPaddingOfRows;
+  constexpr int64_t kStride = kTransposeStride;
   const LineBuffer transpose(m.columns * kStride);
   for (int64_t row = 0; row < m.rows; row += kBlockColumns) {
     const int64_t count = std::min(kBlockColumns, m.rows - row);
@@ -279,10 +270,11 @@ void multiply_transposed(const MatmulArguments& m) {
                                .b = {at_index(m.type, m.a.data, row), m.a.stride, false},
                                .c_type = m.c_type,
                                .c = {transpose.get(), kStride},
-                               .add = false};
+                               .add = m.add};
+    auto* c = static_cast<float*>(c_row(m, row, 0));
+    if (m.add) transpose_block(c, m.c.stride, count, m.columns, transpose.get(), kStride);
     multiply_few_rows(task_of(part));
-    add_transposed(transpose.get(), kStride, count, m.columns, m.add,
-                   static_cast<float*>(c_row(m, row, 0)), m.c.stride);
+    transpose_block(transpose.get(), kStride, m.columns, count, c, m.c.stride);
   }
 }
 
@@ -294,7 +286,13 @@ int64_t matmul_scratch_bytes(int64_t rows, int64_t columns, int64_t inner, Eleme
   const int64_t lanes = lanes_of(inner, products);
   const int64_t lines = packs_rows_whole(rows, columns) ? round_up(rows, tile_rows_of(products))
                                                         : packed_width(columns);
-  return lines * packed_lanes(rows, columns, lanes, c_type) * static_cast<int64_t>(sizeof(float));
+  const int64_t packed = lines * packed_lanes(rows, columns, lanes, c_type);
+  const int64_t of_transpose =
+      !is_tall_and_thin(rows, columns, c_type)
+          ? 0
+          : columns * kTransposeStride + round_up(columns, tile_rows_of(products)) *
+                                             packed_lanes(columns, kBlockColumns, lanes, c_type);
+  return std::max(packed, of_transpose) * static_cast<int64_t>(sizeof(float));
 }
 
 void matmul(const MatmulArguments& m) {
@@ -304,7 +302,7 @@ void matmul(const MatmulArguments& m) {
   }
   const MatmulTask task = task_of(m);
   if (packs_rows_whole(m.rows, m.columns)) return multiply_few_rows(task);
-  if (is_faster_transposed(task)) return multiply_transposed(m);
+  if (is_faster_transposed(m)) return multiply_transposed(m);
   const int64_t step = packed_lanes(m.rows, m.columns, task.lanes, m.c_type);
   const int64_t tiles = (m.rows + task.tile_rows - 1) / task.tile_rows;
   PackedColumns columns{task.tile_columns, 0, 0, 0, 0, LineBuffer(packed_width(m.columns) * step)};

@@ -38,9 +38,10 @@ int64_t tile_columns_of(int64_t columns);
 bool packs_rows_whole(int64_t rows, int64_t columns);
 // Lanes of the inner dimension that are packed side by side, at most.
 int64_t range_of(int64_t rows, int64_t columns);
-// Whether the gradient of a tall thin factor is faster as its transpose: the rows of a are read as
-// they are stored then, where the unit would want them transposed.
-bool is_faster_transposed(const MatmulTask& task);
+// Whether the gradient of a tall thin factor is computed as its transpose: the rows of a are read
+// as they are stored then, in long pieces.
+bool is_faster_transposed(const MatmulArguments& m);
+bool is_tall_and_thin(int64_t rows, int64_t columns, Element c_type);
 
 // Whether a bf16 c is rounded tile by tile, without scratch: where so few lanes are summed that to
 // write and read the sums takes longer. Whole rows, as scratch holds them, are written faster.

@@ -1,6 +1,8 @@
 // The pieces of matrix products on the CPU, as measurements chose them.
 #include "strata/ops/matmul/matmul_task.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "strata/ops/matmul/block_product.h"
@@ -30,13 +32,30 @@ bool streams_rows_of_b(const MatmulArguments& m, Bf16Products products) {
          m.rows <= kThin && packs_rows_whole(m.rows, m.columns);
 }
 
-// The matrix unit takes rows of pairs as they lie in memory. Packing pays where they are read
-// often.
+// Whether the first cache holds a line of each row of a tile although all of them stand in one set:
+// rows a multiple of 4 KiB apart.
+bool holds_rows_of_one_set() {
+  static const bool holds = sysconf(_SC_LEVEL1_DCACHE_ASSOC) >= kTileRows;
+  return holds;
+}
+
+// Tiles take rows as they lie in memory where their lanes lie there. Packing pays where they are
+// read often.
 bool reads_rows_in_place(const MatmulArguments& m, Bf16Products products) {
-  constexpr int64_t kFewReads = 8, kGroup = 2 * kLanesOfTile;
-  return products == Bf16Products::kTiles && !m.a.transposed && m.inner % kGroup == 0 &&
-         m.a.stride % 2 == 0 && reinterpret_cast<uintptr_t>(m.a.data) % sizeof(float) == 0 &&
-         m.columns <= kFewReads * kTileColumns && !packs_rows_whole(m.rows, m.columns);
+  constexpr int64_t kFewReads = 8;
+  if (m.a.transposed || m.columns > kFewReads * kTileColumns ||
+      packs_rows_whole(m.rows, m.columns)) {
+    return false;
+  }
+  constexpr int64_t kBytesOfSets = 4096;
+  if (products != Bf16Products::kTiles && m.a.stride * size_bytes(m.type) % kBytesOfSets == 0 &&
+      !holds_rows_of_one_set()) {
+    return false;
+  }
+  if (products == Bf16Products::kConverted) return m.type == Element::kFloat;
+  const int64_t group = products == Bf16Products::kTiles ? 2 * kLanesOfTile : 2;
+  return m.inner % group == 0 && m.a.stride % 2 == 0 &&
+         reinterpret_cast<uintptr_t>(m.a.data) % sizeof(float) == 0;
 }
 
 }  // namespace
@@ -81,10 +100,13 @@ MatmulTask task_of(const MatmulArguments& m) {
           .streams_b = streams_rows_of_b(m, products)};
 }
 
-bool is_faster_transposed(const MatmulTask& task) {
-  const MatmulArguments& m = task.m;
-  return task.in_unit() && m.a.transposed && m.c_type == Element::kFloat && m.columns <= kThin &&
-         m.rows > 2 * kThin && !packs_rows_whole(m.rows, m.columns);
+bool is_faster_transposed(const MatmulArguments& m) {
+  return m.b_codes == nullptr && m.a.transposed && is_tall_and_thin(m.rows, m.columns, m.c_type);
+}
+
+bool is_tall_and_thin(int64_t rows, int64_t columns, Element c_type) {
+  return c_type == Element::kFloat && columns <= kThin && rows > 2 * kThin &&
+         !packs_rows_whole(rows, columns);
 }
 
 bool rounds_tiles(const MatmulTask& task) {

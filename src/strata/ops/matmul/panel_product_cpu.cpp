@@ -51,7 +51,7 @@ void set_rows(const MatmulTask& task, const RowBlock& block, const ColumnPanel& 
     const int64_t index = (block.begin + i) * stride + panel.lane * task.per_lane;
     product.a = static_cast<const float*>(at_index(task.m.type, task.m.a.data, index));
     product.a_row_stride = stride / task.per_lane;
-    product.a_inner_stride = kLanesOfTile;
+    product.a_inner_stride = task.in_unit() ? kLanesOfTile : 1;
     return;
   }
   product.a = block.packed_rows + i * panel.lanes;
