@@ -97,14 +97,15 @@ void pack_columns(const MatmulTask& task, PackedColumns& packed) {
 
 // c of the block (+)= rows x columns for lanes [lane, lane + lanes).
 void multiply_range(const MatmulTask& task, const RowBlock& block, const PackedColumns& columns,
-                    int64_t lane, int64_t lanes) {
+                    int64_t lane, int64_t lanes, RoundedTiles& rounded) {
   for (int64_t j = 0; j < columns.count; j += task.tile_columns) {
     multiply_panel(task, block,
                    {.data = columns.panel(lane, lanes, j),
                     .begin = j,
                     .width = std::min(task.tile_columns, columns.count - j),
                     .lane = lane,
-                    .lanes = lanes});
+                    .lanes = lanes},
+                   rounded);
   }
 }
 
@@ -139,13 +140,14 @@ void multiply_rows(const MatmulTask& task, const PackedColumns& columns, int64_t
                    int64_t end) {
   const MatmulArguments& m = task.m;
   const TileScope tiles_of_thread(task.in_unit());
-  const LineBuffer packed_rows(kBlockRows * task.range);
+  const LineBuffer packed_rows(task.block_rows * task.range);
   const LineBuffer scratch(task.tile_rows * task.range);
-  const Sums sums = sums_of(task, kBlockRows, round_up(columns.count, task.tile_columns));
+  const Sums sums = sums_of(task, task.block_rows, round_up(columns.count, task.tile_columns));
   const int64_t last = std::min(end * task.tile_rows, m.rows);
-  for (int64_t row = begin * task.tile_rows; row < last; row += kBlockRows) {
+  RoundedTiles rounded(m);
+  for (int64_t row = begin * task.tile_rows; row < last; row += task.block_rows) {
     const RowBlock block{.begin = row,
-                         .count = std::min(kBlockRows, last - row),
+                         .count = std::min(task.block_rows, last - row),
                          .first_column = columns.begin,
                          .packed_rows = packed_rows.get(),
                          .sums = sums.at(m, row, columns.begin),
@@ -153,7 +155,7 @@ void multiply_rows(const MatmulTask& task, const PackedColumns& columns, int64_t
     for (int64_t lane = columns.first_lane; lane < columns.last_lane; lane += task.range) {
       const int64_t lanes = std::min(task.range, columns.last_lane - lane);
       pack_rows(task, block, lane, lanes, packed_rows.get(), scratch.get());
-      multiply_range(task, block, columns, lane, lanes);
+      multiply_range(task, block, columns, lane, lanes, rounded);
     }
     round_sums(task, block, columns.count);
   }
@@ -208,6 +210,7 @@ void multiply_all_rows(const MatmulTask& task, const PackedRows& rows, int64_t b
   const TileScope tiles_of_thread(task.in_unit());
   const LineBuffer data(width * task.range), scratch(width * task.range);
   const Sums sums = sums_of(task, m.rows, width);
+  RoundedTiles rounded(m);
   const int64_t panels = end - begin;
   const auto place_of = [&](int64_t i) {
     const int64_t panel = task.streams_b ? i % panels : i / ranges;
@@ -235,7 +238,7 @@ void multiply_all_rows(const MatmulTask& task, const PackedRows& rows, int64_t b
                     .width = place.width,
                     .lane = place.lane,
                     .lanes = place.count},
-                   &next);
+                   rounded, &next);
     if (place.lane + place.count == task.lanes) round_sums(task, block, place.width);
   }
 }

@@ -11,6 +11,7 @@
 namespace strata::ops::cpu {
 
 constexpr int64_t kBlockRows = kRowsOfOneBlock;  // rows of a packed at once: 192 KiB
+constexpr int64_t kTileRowsAtMost = kTileRows > kUnitRows ? kTileRows : kUnitRows;
 static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kUnitRows == 0);
 constexpr int64_t kBlockColumns = 1024;  // columns of b packed at once
 
@@ -21,6 +22,7 @@ struct MatmulTask {
   int64_t per_lane;      // elements of the inner dimension a lane: 1, or 2 for pairs
   int64_t lanes;         // of the inner dimension
   int64_t range;         // of them that are packed side by side
+  int64_t block_rows;    // of c that are multiplied by all columns before the next ones
   int64_t tile_rows;     // of a panel of a
   int64_t tile_columns;  // of a panel of b
   bool rows_in_place;    // whole tiles of rows are read where they lie

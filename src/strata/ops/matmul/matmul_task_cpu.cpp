@@ -89,11 +89,14 @@ int64_t tile_columns_of(int64_t columns) {
 MatmulTask task_of(const MatmulArguments& m) {
   const Bf16Products products =
       m.b_codes == nullptr ? products_of(m.type) : Bf16Products::kConverted;
+  const int64_t lanes = lanes_of(m.inner, products);
   return {.m = m,
           .products = products,
           .per_lane = products == Bf16Products::kConverted ? 1 : 2,
-          .lanes = lanes_of(m.inner, products),
+          .lanes = lanes,
           .range = streams_rows_of_b(m, products) ? kInnerOfThin : range_of(m.rows, m.columns),
+          // Few lanes are bound by c: its rows are best written from one end to the other.
+          .block_rows = lanes <= kThin ? tile_rows_of(products) : kBlockRows,
           .tile_rows = tile_rows_of(products),
           .tile_columns = tile_columns_of(m.columns),
           .rows_in_place = reads_rows_in_place(m, products),

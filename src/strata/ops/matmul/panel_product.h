@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "strata/ops/matmul/matmul_task.h"
+#include "strata/ops/matmul/rounded_tiles.h"
 
 namespace strata::ops::cpu {
 
@@ -27,10 +28,34 @@ struct ColumnPanel {
   int64_t lane, lanes;
 };
 
+// Tiles of a thread that are summed in one go and have no other place, each rounded while the unit
+// works on the one after it; the last one at the end.
+class RoundedTiles {
+ public:
+  explicit RoundedTiles(const MatmulArguments& m) : m_(m) {}
+  ~RoundedTiles() { round_last(); }
+  RoundedTiles(const RoundedTiles&) = delete;
+  RoundedTiles& operator=(const RoundedTiles&) = delete;
+
+  // Where the next one is summed.
+  float* room() { return tiles_[next_]; }
+  // It was begun, and belongs to `c`.
+  void add(TileSize size, void* c);
+
+ private:
+  void round_last();
+
+  const MatmulArguments& m_;
+  TileSize size_{};
+  uint16_t* c_ = nullptr;
+  int next_ = 0;
+  alignas(64) float tiles_[2][kTileRowsAtMost * kTileColumns];
+};
+
 // The columns of the panel in c of the block (+)= rows x panel. `next`, if any, is what is packed
 // soon: its memory is asked for between the tiles. Requires a TileScope in the unit.
 void multiply_panel(const MatmulTask& task, const RowBlock& block, const ColumnPanel& panel,
-                    const Panel* next = nullptr);
+                    RoundedTiles& rounded, const Panel* next = nullptr);
 
 // Behind the last range of lanes: a bf16 c from what was summed in scratch, if it was. What stood
 // in c is added only now: a tile would have to wait for its conversion before it begins.

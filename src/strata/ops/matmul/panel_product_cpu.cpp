@@ -5,13 +5,10 @@
 #include <cstring>
 
 #include "strata/ops/matmul/block_product.h"
-#include "strata/ops/matmul/rounded_tiles.h"
 
 namespace strata::ops::cpu {
 
 namespace {
-
-constexpr int64_t kTileRowsAtMost = std::max(kTileRows, kUnitRows);
 
 void multiply(const BlockProduct& product, Bf16Products products) {
   switch (products) {
@@ -63,48 +60,28 @@ float* sums_at(const RowBlock& block, int64_t row, int64_t column) {
   return block.sums + row * block.sums_stride + column;
 }
 
-// Tiles that are summed in one go and have no other place, each rounded while the unit works on the
-// one after it.
-class RoundedTiles {
- public:
-  explicit RoundedTiles(const MatmulArguments& m) : m_(m) {}
-  ~RoundedTiles() { round_last(); }
-  RoundedTiles(const RoundedTiles&) = delete;
-  RoundedTiles& operator=(const RoundedTiles&) = delete;
-
-  // Where the next one is summed.
-  float* room() { return tiles_[next_]; }
-  // It was begun, and belongs to `c`.
-  void add(TileSize size, void* c) {
-    round_last();
-    size_ = size;
-    c_ = static_cast<uint16_t*>(c);
-    next_ = 1 - next_;
-    // A line of the cache in each row, of which no hardware makes a pattern.
-    for (int64_t r = 0; r < size.rows; ++r) __builtin_prefetch(c_ + r * m_.c.stride, /*rw=*/1);
-  }
-
- private:
-  void round_last() {
-    if (c_ == nullptr) return;
-    round_tile(size_, tiles_[1 - next_], kTileColumns, c_, m_.c.stride, m_.add);
-  }
-
-  const MatmulArguments& m_;
-  TileSize size_{};
-  uint16_t* c_ = nullptr;
-  int next_ = 0;
-  alignas(64) float tiles_[2][kTileRowsAtMost * kTileColumns];
-};
-
 }  // namespace
 
+void RoundedTiles::add(TileSize size, void* c) {
+  round_last();
+  size_ = size;
+  c_ = static_cast<uint16_t*>(c);
+  next_ = 1 - next_;
+  // A line of the cache in each row, of which no hardware makes a pattern.
+  for (int64_t r = 0; r < size.rows; ++r) __builtin_prefetch(c_ + r * m_.c.stride, /*rw=*/1);
+}
+
+void RoundedTiles::round_last() {
+  if (c_ == nullptr) return;
+  round_tile(size_, tiles_[1 - next_], kTileColumns, c_, m_.c.stride, m_.add);
+  c_ = nullptr;
+}
+
 void multiply_panel(const MatmulTask& task, const RowBlock& block, const ColumnPanel& panel,
-                    const Panel* next) {
+                    RoundedTiles& rounded, const Panel* next) {
   const bool is_rounded = task.m.c_type == Element::kBFloat16;
   const int64_t tiles = (block.count + task.tile_rows - 1) / task.tile_rows;
   const bool is_in_room = block.sums == nullptr;
-  RoundedTiles rounded(task.m);
   for (int64_t tile = 0; tile < tiles; ++tile) {
     if (next != nullptr) prefetch(*next, tile, tiles);
     const int64_t i = tile * task.tile_rows;
