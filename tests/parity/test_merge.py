@@ -52,6 +52,9 @@ CASES = {
     "opt_head": (dict(OPT_350M, tie_word_embeddings=False), dict(target_modules=["lm_head", "project_in"], r=2)),
     "gemma": (dict(family="gemma", head_dim=12),
               dict(target_modules=["o_proj", "gate_proj"], r=4, modules_to_save=["norm"])),
+    "matrices": ({}, dict(target_modules=["q_proj"], target_parameters=["up_proj.weight", "1.self_attn.v_proj.weight"], r=4,
+                          lora_alpha=16, rank_pattern={"v_proj.weight": 3, "up_proj": 2}, alpha_pattern={"up_proj.weight": 5})),
+    "matrices_alone": (dict(tie_word_embeddings=False), dict(target_parameters=["lm_head.weight", "mlp.down_proj.weight"], target_modules=[])),
     "olora": ({}, dict(target_modules=["v_proj"], r=4, init_lora_weights="olora")),
 }
 
