@@ -24,11 +24,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Does not wait for a writer where the path is a pipe.
-Descriptor claimed(const fs::path& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) file.close();
-  return file;
+Descriptor opened(const fs::path& path) {
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
+
+bool claim(const Descriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
 constexpr pid_t kLargestProcess = 4194304;  // Linux' PID_MAX_LIMIT: a date is none
 
@@ -78,15 +78,16 @@ bool remove_one(const fs::path& path, std::span<const fs::path> in_use,
   if (std::ranges::any_of(in_use, [&](const fs::path& one) { return lies_in(one, path); })) {
     return false;
   }
-  const Descriptor claim = claimed(path);
-  if (claim.get() < 0 || !is_own(claim)) return false;
-  if (may_be_shared(claim)) {
+  const Descriptor file = opened(path);
+  if (file.get() < 0 || !is_own(file)) return false;
+  if (may_be_shared(file)) {
     notes.push_back(
         fmt::format("left {} where it is: another machine may be writing it, whose locks are not "
                     "seen on this file system; remove it when nothing does",
                     path.string()));
     return false;
   }
+  if (!claim(file)) return false;
   std::error_code error;
   fs::remove_all(path, error);
   if (error) return false;
@@ -96,7 +97,9 @@ bool remove_one(const fs::path& path, std::span<const fs::path> in_use,
 
 }  // namespace
 
-WriteClaim::WriteClaim(const fs::path& temporary) : file_(claimed(temporary)) {}
+WriteClaim::WriteClaim(const fs::path& temporary) : file_(opened(temporary)) {
+  if (file_.get() >= 0 && !claim(file_)) file_.close();
+}
 
 std::vector<std::string> remove_abandoned(const fs::path& final_path,
                                           std::span<const fs::path> in_use) {
