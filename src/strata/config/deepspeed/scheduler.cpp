@@ -187,7 +187,13 @@ void translate_scheduler(const DsFile& file, Merge& merge) {
   require_same_warmup(given, merge);
   require_same(given, "total_num_steps", merge, "max_steps");
   merge.add(make_given("lr_scheduler_type", name, {Rank::kFile, type->source()}));
-  take_kwargs(given, merge);
+  DsEntry settled = given;
+  // DeepSpeed switches it off where the update rule has no betas.
+  const std::string rule = merge.text("optim");
+  if (name == "OneCycle" && (rule == "sgd" || rule == "adafactor")) {
+    settled.value["cycle_momentum"] = false;
+  }
+  take_kwargs(settled, merge);
 }
 
 }  // namespace strata::config
