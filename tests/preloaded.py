@@ -10,6 +10,7 @@ clock is; below 0: earlier.
 SAW_NO_LOCK: stat() finds no file `.lock` until the process has made a file beside it, as where a file server's
 client remembers that there was none.
 DIES_RENAMING_TO: the end of a path; who renames something to it is killed before it is done.
+FILE_SYSTEM: the type (f_type) that fstatfs() finds, as of a file server.
 FULL_WHILE: as long as there is a file of that name, no row of a `metrics.jsonl` finds room.
 """
 
@@ -33,6 +34,7 @@ SOURCE = r"""
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 static int fill(int code, struct statvfs* found) {
@@ -98,6 +100,16 @@ void* mmap(void* address, size_t size, int access, int kind, int descriptor, off
 }
 void* mmap64(void* address, size_t size, int access, int kind, int descriptor, off_t offset) {
   return mmap(address, size, access, kind, descriptor, offset);
+}
+int fstatfs(int descriptor, struct statfs* found) {
+  int (*next)(int, struct statfs*) = dlsym(RTLD_NEXT, "fstatfs");
+  int code = next(descriptor, found);
+  const char* type = getenv("FILE_SYSTEM");
+  if (code == 0 && type) found->f_type = strtol(type, 0, 0);
+  return code;
+}
+int fstatfs64(int descriptor, struct statfs64* found) {
+  return fstatfs(descriptor, (struct statfs*)found);
 }
 static char made_in[4096];
 int mkostemp(char* path, int flags) {

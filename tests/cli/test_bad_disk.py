@@ -1,5 +1,6 @@
 # Oracle: the disk's own errors (a folder that takes no files, a tmpfs that is full); what fails names them, and
 # what was saved is whole: the run goes on from it as one that had room.
+import fcntl
 import json
 import os
 import re
@@ -54,6 +55,43 @@ def test_disk_too_small_for_a_gguf_file(inputs, small_disk):
     text = strata("convert", inputs.model("plain"), small_disk / "m.gguf", "--to", "gguf", code=1)
     assert re.search(r"m\.gguf\.tmp-\d+: found no space left on device with \d+ bytes free, expected room for \d+ bytes; free space", text), text
     assert [p.name for p in small_disk.iterdir()] == ["others"]
+
+
+@pytest.mark.parametrize("held", ["by a lock", "on a file server", "by nobody"])
+@pytest.mark.parametrize("kind", ["safetensors", "bnb-4bit", "gguf"])
+def test_what_a_process_of_the_same_number_writes_stays(inputs, tmp_path, kind, held):
+    """Oracle: the folder itself. In two containers, or on two machines, processes have the same numbers."""
+    words = map(str, [PROGRAM, "convert", inputs.model("plain"), tmp_path / "out", "--to", kind])
+    variables = preloaded.variables(FILE_SYSTEM="0x6969") if held == "on a file server" else {}
+    process = subprocess.Popen(["sh", "-c", 'read go; exec "$@"', "sh", *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+                               stdout=subprocess.PIPE, text=True, env={**environment(), **variables})
+    others = tmp_path / f"out.tmp-{process.pid}"
+    others.mkdir()
+    (others / "model.safetensors").write_text("weights of another")
+    descriptor = os.open(others, os.O_RDONLY)
+    if held == "by a lock":
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    text = "".join(process.communicate("go\n", timeout=60))
+    os.close(descriptor)
+    if held == "by nobody":
+        assert process.returncode == 0 and f"removed {others}, which a killed process left" in text, text
+        return
+    assert process.returncode == 1 and f"{others}: found it there, and a process of the same number" in text, text
+    assert (others / "model.safetensors").read_text() == "weights of another"
+    assert [path.name for path in tmp_path.iterdir()] == [others.name]
+
+
+def test_what_lies_on_a_file_server_stays(inputs, tmp_path):
+    """Its process is not seen here: another machine may have it."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    others = tmp_path / f"out.tmp-{gone.pid}"
+    others.mkdir()
+    done = subprocess.run([PROGRAM, *map(str, ["convert", inputs.model("plain"), tmp_path / "out", "--to", "safetensors"])],
+                          capture_output=True, text=True, timeout=60,
+                          env={**environment(), **preloaded.variables(FILE_SYSTEM="0x6969")})
+    assert done.returncode == 0 and others.exists(), done.stderr
+    assert f"left {others} where it is: another machine may be writing it" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bnb-4bit", "gguf"])

@@ -30,6 +30,7 @@ max_grad_norm: 0.5
 learning_rate: 1e-4
 adam_beta2: 0.95
 weight_decay: 0.01
+decay_norms_and_biases: true
 """
 KEPT = ["per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm",
         "learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "bf16", "fp16",
@@ -46,9 +47,10 @@ CASES = {
                 "offload_param_device: cpu\n", 3),
     "shared rows": ("fsdp_sharding_strategy: ZERO2\nsequence_parallel_size: 4\n", 2),
     "neighbours": ("fsdp_sharding_strategy: FULL_SHARD\nfsdp_reshard_group_size: 2\n", 3),
-    "lion": ("optim: lion_32bit\nadam_beta1: 0.8\n", 3),
-    "adam": ("optim: adam\nadam_epsilon: 1e-6\n", 3),
-    "sgd": ("optim: sgd\nlearning_rate: 0.1\n", 3),
+    "lion": ("optim: lion_32bit\nadam_beta1: 0.8\ndecay_norms_and_biases: true\n", 3),
+    "adam": ("optim: adam\nadam_epsilon: 1e-6\ndecay_norms_and_biases: true\n", 3),
+    "sgd": ("optim: sgd\nlearning_rate: 0.1\ndecay_norms_and_biases: true\n", 3),
+    "momentum": ("optim: sgd\noptim_args: momentum=0.9,dampening=0.25\ndecay_norms_and_biases: true\n", 3),
     "scheduler": ("lr_scheduler_type: WarmupLR\nlr_scheduler_kwargs: {warmup_num_steps: 5}\n", 3),
 }
 
@@ -64,9 +66,21 @@ def test_own_file_to_deepspeed_and_back(name, tmp_path):
     assert file["zero_optimization"]["stage"] == stage
     before, after = shown("--config", source), shown("--deepspeed", target)
     assert {key: after[key] for key in KEPT} == {key: before[key] for key in KEPT}
-    assert after["optim"] == before["optim"]
+    if before["weight_decay"]:
+        assert before["decay_norms_and_biases"] and after["decay_norms_and_biases"]
+    assert after["optim"] == before["optim"] and after["optim_args"] == before["optim_args"]
     assert after["parallelism_config_sp_size"] == before["parallelism_config_sp_size"]
     assert after["fsdp_sharding_strategy"] == before["fsdp_sharding_strategy"]
+
+
+def test_an_optimizer_that_spares_norms_is_left_to_the_flags(tmp_path):
+    """With the block DeepSpeed would decay them."""
+    source, target = tmp_path / "run.yaml", tmp_path / "ds.json"
+    source.write_text(OWN.format(strategy="ZERO2").replace("decay_norms_and_biases: true", "decay_norms_and_biases: false"))
+    result = strata("convert", "--to", "deepspeed", source, "--output_file", target)
+    assert result.returncode == 0 and "optimizer" not in json.loads(target.read_text())
+    assert "left out: the optimizer: DeepSpeed's would decay norms and biases, too" in result.stderr
+    assert "left out: adam_beta2, decay_norms_and_biases, learning_rate, weight_decay; " in result.stderr
 
 
 def test_accelerate_reads_it(tmp_path):

@@ -3,6 +3,7 @@
 #
 # A step of world size w with b rows per rank holds the same w * b rows for every such pair.
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -135,6 +136,26 @@ def test_a_request_to_stop_is_heard_while_answers_are_generated(place, tmp_path)
     assert again.history == whole.history
     assert ((again.folder / "model.safetensors").read_bytes()
             == (whole.folder / "model.safetensors").read_bytes())
+
+
+def test_what_ends_an_answer_is_read_once(place, tmp_path):
+    """A model's folder that changes beside the run changes nothing: an evaluation is that of the undisturbed run."""
+    shutil.copytree(place / "gated", tmp_path / "gated")
+    more = dict(max_steps=30, eval_steps=1)
+    whole = run(place, tmp_path / "whole", "full", 1, **more)
+    process = subprocess.Popen(
+        command(flags(place, tmp_path / "out", "full", 1, model_name_or_path=tmp_path / "gated", **more), 1, "seq2seq"),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment())
+    rows = tmp_path / "out" / "metrics.jsonl"
+    while process.poll() is None and not rows.exists():
+        time.sleep(0.01)
+    (tmp_path / "gated" / "generation_config.json").write_text("{")
+    text = wait_fairly(process, 60)[0]
+    assert process.returncode == 0, text
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    accuracies = [[row["eval_accuracy"] for row in history if "eval_accuracy" in row]
+                  for history in (state["log_history"], whole.history)]
+    assert accuracies[0] == accuracies[1] and len(accuracies[0]) == 30
 
 
 @pytest.mark.parametrize("change,message", [

@@ -35,7 +35,7 @@ def encode(rows, tokenizer, flags, problem, names):
     for row in rows:
         # Lists, as of a map over batches: an empty second text is one.
         texts = [[flags.get("text_column_delimiter", " ").join(row[column] for column in each)] for each in columns if each]
-        one = {key: value[0] for key, value in tokenizer(*texts, truncation=True, max_length=flags["max_length"]).items()}
+        one = {key: value[0] for key, value in tokenizer(*texts, truncation=True, max_length=min(flags["max_length"], tokenizer.model_max_length)).items()}
         if problem == "regression":
             one["labels"] = float(row["label"])
         elif problem == "single_label_classification":

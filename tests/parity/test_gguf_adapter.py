@@ -26,6 +26,7 @@ CASES = {
     "gemma3": ("gemma3", dict(target_modules=["q_proj", "down_proj"], r=4)),
     "phi3": ("phi3", dict(target_modules="all-linear", r=4)),
     "gpt2": ("gpt2", dict(target_modules=["c_attn", "c_proj", "c_fc"], r=4, fan_in_fan_out=True)),
+    "matrices": ("llama", dict(target_modules=["q_proj"], target_parameters=["up_proj.weight", "1.self_attn.v_proj.weight"], r=4)),
     "experts": ("qwen3_moe", dict(target_modules=["q_proj", "k_proj"], r=2, lora_alpha=6)),
     "mixtral": ("mixtral", dict(target_modules=["q_proj", "o_proj"], r=3)),
 }

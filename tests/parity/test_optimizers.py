@@ -2,6 +2,12 @@
 # norm of every step. 8-bit state is rounded to the nearest value in both, as published: on CPUs
 # bitsandbytes rounds through a table, which the reference run replaces. And: ranks, and resuming.
 import collections
+import inspect
+import json
+import logging
+import sys
+import types
+from unittest import mock
 
 import pytest
 import torch
@@ -47,10 +53,69 @@ def test_equals_the_reference(inputs, tmp_path, optim):
     compare(run_strata(flags).state["log_history"], trl_reference.log_history(flags))
 
 
-@pytest.mark.parametrize("optim", ["adafactor", "sgd", "adam", "lion_32bit", "adamw_8bit"])
-def test_ranks_and_resuming(inputs, tmp_path, optim):
+# Arguments as Trainer takes them, and as a ds_config has them.
+MOMENTUM = [("momentum=0.9", {"momentum": 0.9}), ("momentum=0.7, nesterov=True", {"momentum": 0.7, "nesterov": True}),
+            ("momentum=0.8,dampening=0.4", {"momentum": 0.8, "dampening": 0.4})]
+
+
+@pytest.mark.parametrize("arguments,of_file", MOMENTUM)
+def test_momentum_equals_the_reference(inputs, tmp_path, arguments, of_file):
+    flags = flags_of(inputs, tmp_path / "flags", "sgd", learning_rate=0.1, optim_args=arguments)
+    found = run_strata(flags)
+    compare(found.state["log_history"], trl_reference.log_history(flags))
+    del flags["optim_args"], flags["weight_decay"]
+    flags["deepspeed"] = json.dumps({"optimizer": {"type": "SGD", "params": {"weight_decay": 0.1, **of_file}}})
+    spared = run_strata({**flags, "output_dir": tmp_path / "file", "decay_norms_and_biases": False})
+    assert spared.losses == found.losses
+
+
+# What DeepSpeed decays where a ds_config names the optimizer: the parameters as transformers' own code hands them over.
+@pytest.mark.parametrize("optim,kind", [("adamw_torch", "AdamW"), ("lion_32bit", "Lion"), ("sgd", "SGD")])
+def test_a_ds_config_with_an_optimizer_decays_every_weight(inputs, tmp_path, monkeypatch, optim, kind):
+    import accelerate.utils
+    import transformers
+    from accelerate.utils.deepspeed import DummyOptim, DummyScheduler
+    from transformers.integrations.deepspeed import deepspeed_init
+
+    flags = flags_of(inputs, tmp_path / "all", optim, weight_decay=3.0, learning_rate=RATES.get(optim, 3e-3) / 3)
+    file = {"zero_optimization": {"stage": 0}, "optimizer": {"type": kind, "params": {"weight_decay": "auto"}}}
+    own = transformers.Trainer.create_optimizer
+
+    class Config:
+        config = {**file, "scheduler": {}}
+        trainer_config_finalize = staticmethod(lambda *_: None)
+
+    def create_optimizer(self, model=None):
+        groups = own(self, model)
+        plugin = types.SimpleNamespace(hf_ds_config=Config)
+        trainer = types.SimpleNamespace(model=self.model, args=self.args, accelerator=types.SimpleNamespace(
+            state=types.SimpleNamespace(deepspeed_plugin=plugin)))
+        module = types.SimpleNamespace(logger=logging.getLogger("deepspeed"))
+        with (mock.patch.dict(sys.modules, {"deepspeed": module, "deepspeed.utils": module}),
+              mock.patch.multiple(accelerate.utils, create=True, DummyOptim=DummyOptim, DummyScheduler=DummyScheduler)):
+            handed, _ = deepspeed_init(trainer, num_training_steps=1)
+        assert len(groups.param_groups) == 2 and len(handed.params) == sum(len(g["params"]) for g in groups.param_groups)
+        accepted = inspect.signature(type(groups)).parameters
+        settings = {k: v for k, v in groups.param_groups[0].items() if k in accepted and k != "params"}
+        self.optimizer = type(groups)(handed.params, **settings)
+        return self.optimizer
+
+    found = run_strata({**flags, "deepspeed": json.dumps(file)})
+    spared = trl_reference.log_history(flags)
+    monkeypatch.setattr(transformers.Trainer, "create_optimizer", create_optimizer)
+    monkeypatch.setattr(trl_reference, "_log_history", trl_reference._log_history.__wrapped__)
+    compare(found.state["log_history"], trl_reference.log_history(flags))
+    with pytest.raises(AssertionError, match="but the reference has"):
+        compare(found.state["log_history"], spared)
+
+
+@pytest.mark.parametrize("optim,more", [
+    ("adafactor", {}), ("sgd", {}), ("adam", {}), ("lion_32bit", {}), ("adamw_8bit", {}),
+    ("sgd", dict(optim_args="momentum=0.8,dampening=0.2", learning_rate=0.1)), ("adafactor", dict(decay_norms_and_biases=True)),
+    ("adamw_torch", dict(decay_norms_and_biases=True))])
+def test_ranks_and_resuming(inputs, tmp_path, optim, more):
     flags = flags_of(inputs, tmp_path / "one", optim, rows=36, per_device_train_batch_size=6,
-                     max_steps=8)
+                     max_steps=8, **more)
     one = run_strata(flags)
     ranks = {**flags, "per_device_train_batch_size": 2, "output_dir": tmp_path / "three",
              "save_strategy": "steps", "save_steps": 4}

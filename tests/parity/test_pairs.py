@@ -44,6 +44,20 @@ def test_equals_the_reference(inputs, encoder, tmp_path, name):  # noqa: F811
     assert ours == told and told[0]
 
 
+def test_texts_end_where_the_tokenizer_says(inputs, encoder, tmp_path):  # noqa: F811
+    """As run_glue.py and run_classification.py, which take the smaller of max_seq_length and model_max_length."""
+    flags = settings_of(inputs, encoder, tmp_path / "out", **EVALUATED, max_length=64)
+    folder = shutil.copytree(flags["model_name_or_path"], tmp_path / "model")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": 9}))
+    flags["model_name_or_path"] = folder
+    run = run_strata(flags, recipe="classify")
+    compare(run.state["log_history"], classification_reference.log_history(flags))
+    assert run.text.count("max_length: found 64, and the tokenizer's model_max_length is 9: rows end there") == 1
+    whole = run_strata({**flags, "output_dir": tmp_path / "cut", "max_length": 9}, recipe="classify")
+    assert run.losses == whole.losses and "model_max_length" not in whole.text
+
+
 def rename(data, folder, columns):
     folder.mkdir()
     for split in ("train", "test"):

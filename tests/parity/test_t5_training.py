@@ -108,13 +108,18 @@ def compare(found, losses, eval_loss, least=0.2):
     return evaluated[-1]
 
 
+def save_two_words(place, folder):
+    """The data with answers of two words."""
+    (folder / "data").mkdir()
+    for split in ("train", "validation"):
+        rows = [dict(row, label=f"neutral {row['label']}") for row in rows_of(place, split)]
+        (folder / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def test_answers_end_as_the_models_file_says(place, tmp_path):
     """transformers' generate() of the result, whose generation_config.json names a word as a second end; what that file asks
     for beside it is told."""
-    (tmp_path / "data").mkdir()
-    for split in ("train", "validation"):
-        rows = [dict(row, label=f"neutral {row['label']}") for row in rows_of(place, split)]
-        (tmp_path / "data" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    save_two_words(place, tmp_path)
     shutil.copytree(place / "plain", tmp_path / "plain")
     tokenizer = AutoTokenizer.from_pretrained(place / "plain")
     file = tmp_path / "plain" / "generation_config.json"
@@ -130,6 +135,39 @@ def test_answers_end_as_the_models_file_says(place, tmp_path):
     assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(expected)]
     result.generation_config.eos_token_id = 1
     assert expected == 0 < accuracy(tmp_path, result, tokenizer)
+
+
+def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
+    """Seq2SeqTrainer's evaluation of the result: max_new_tokens of generation_config.json goes before generation_max_length,
+    which would leave no answer whole."""
+    from datasets import Dataset
+    from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    shutil.copytree(place / "plain", tmp_path / "plain")
+    file = tmp_path / "plain" / "generation_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "max_new_tokens": 3}))
+    save_two_words(place, tmp_path)
+    found = run(flags(tmp_path, "plain", tmp_path / "out", max_steps=40, eval_steps=40, learning_rate=2e-2,
+                      generation_max_length=2))
+    assert found.text.count("max_new_tokens 3 goes before generation_max_length, as in transformers") == 1
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    rows = rows_of(tmp_path, "validation")
+
+    def exact(predicted):
+        texts = tokenizer.batch_decode(predicted.predictions, skip_special_tokens=True)
+        return {"accuracy": sum(text.strip() == row["label"] for text, row in zip(texts, rows)) / len(rows)}
+
+    model = T5ForConditionalGeneration.from_pretrained(tmp_path / "out")
+    arguments = Seq2SeqTrainingArguments(tmp_path / "theirs", predict_with_generate=True, generation_max_length=2,
+                                         per_device_eval_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True)
+    dataset = Dataset.from_list([{**tokenizer("judge: " + row["sentence"], max_length=12, truncation=True),
+                                  "labels": tokenizer(row["label"], max_length=4, truncation=True).input_ids} for row in rows])
+    trainer = Seq2SeqTrainer(model, arguments, DataCollatorForSeq2Seq(tokenizer, model), eval_dataset=dataset,
+                             processing_class=tokenizer, compute_metrics=exact)
+    expected = trainer.evaluate()["eval_accuracy"]
+    assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(expected)]
+    model.generation_config.max_new_tokens = None
+    assert trainer.evaluate()["eval_accuracy"] == 0 < expected
 
 
 @pytest.mark.parametrize("name", ["plain", "v1_1"])

@@ -229,8 +229,16 @@ def test_chat_reads_an_adapters_vocabulary_of_any_kind(inputs, tmp_path):
     assert answer(tmp_path / "a") != answer(base)
     alike = chat("a", "b")
     assert alike.stdout.rstrip("\n") == answer(tmp_path / "a").rstrip("\n"), alike.stderr
+    assert "template" not in alike.stderr
     other = chat("a", "c")
     assert other.returncode == 2 and "found another tokenizer in" in other.stderr
+    # One conversation has one template: who was trained with another, or with none, is told of.
+    (tmp_path / "b" / "chat_template.jinja").unlink()
+    one = chat("a", "b")
+    assert one.stdout == alike.stdout
+    assert one.stderr.count(f"b is asked in the chat template of {tmp_path / 'a'}: {tmp_path / 'b'} has none") == 1
+    other = chat("b", "a")
+    assert f"the chat template of {tmp_path / 'a'} is not used: the first adapter's tokenizer, that of {tmp_path / 'b'}, has none" in other.stderr
 
 
 def test_settings_of_an_adapter_end_what_it_is_merged_into(inputs, tmp_path):

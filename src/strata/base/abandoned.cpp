@@ -4,9 +4,11 @@
 #include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <optional>
@@ -14,17 +16,19 @@
 
 #include <fmt/format.h>
 
+#include "strata/base/error.h"
+
 namespace strata {
 namespace {
 
 namespace fs = std::filesystem;
 
 // Does not wait for a writer where the path is a pipe.
-Descriptor claimed(const fs::path& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) file.close();
-  return file;
+Descriptor opened(const fs::path& path) {
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
+
+bool claim(const Descriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0; }
 
 constexpr pid_t kLargestProcess = 4194304;  // Linux' PID_MAX_LIMIT: a date is none
 
@@ -47,6 +51,18 @@ bool is_own(const Descriptor& file) {
   return ::fstat(file.get(), &status) == 0 && status.st_uid == ::geteuid();
 }
 
+// Whether other machines may have mounted what it lies on, whose locks this one need not see.
+bool may_be_shared(const Descriptor& file) {
+  // As in linux/magic.h, and those of Lustre, GPFS, BeeGFS, VirtualBox and VMware.
+  constexpr std::array<uint32_t, 17> kShared = {
+      0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x65735546, 0x01021997,
+      0x00C36400, 0x5346414F, 0x6B414653, 0x73757245, 0x7461636F, 0x01161970,
+      0x0BD00BD0, 0x47504653, 0x19830326, 0x786F4256, 0xBACBACBC};
+  struct statfs found {};
+  return ::fstatfs(file.get(), &found) != 0 ||
+         std::ranges::find(kShared, static_cast<uint32_t>(found.f_type)) != kShared.end();
+}
+
 // Whether the path is `folder` or lies in it.
 bool lies_in(const fs::path& path, const fs::path& folder) {
   std::error_code of_path, of_folder;
@@ -56,9 +72,34 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
   return !relative.empty() && *relative.begin() != "..";
 }
 
+// Whether it is gone.
+bool remove_one(const fs::path& path, std::span<const fs::path> in_use,
+                std::vector<std::string>& notes) {
+  if (std::ranges::any_of(in_use, [&](const fs::path& one) { return lies_in(one, path); })) {
+    return false;
+  }
+  const Descriptor file = opened(path);
+  if (file.get() < 0 || !is_own(file)) return false;
+  if (may_be_shared(file)) {
+    notes.push_back(
+        fmt::format("left {} where it is: another machine may be writing it, whose locks are not "
+                    "seen on this file system; remove it when nothing does",
+                    path.string()));
+    return false;
+  }
+  if (!claim(file)) return false;
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) return false;
+  notes.push_back(fmt::format("removed {}, which a killed process left", path.string()));
+  return true;
+}
+
 }  // namespace
 
-WriteClaim::WriteClaim(const fs::path& temporary) : file_(claimed(temporary)) {}
+WriteClaim::WriteClaim(const fs::path& temporary) : file_(opened(temporary)) {
+  if (file_.get() >= 0 && !claim(file_)) file_.close();
+}
 
 std::vector<std::string> remove_abandoned(const fs::path& final_path,
                                           std::span<const fs::path> in_use) {
@@ -69,20 +110,19 @@ std::vector<std::string> remove_abandoned(const fs::path& final_path,
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(parent, error)) {
     const auto process = process_in(entry.path().filename().string(), prefix);
-    if (process && !is_alive(*process)) found.push_back(entry.path());
+    if (process && (*process == ::getpid() || !is_alive(*process))) found.push_back(entry.path());
   }
-  std::vector<std::string> removed;
+  std::vector<std::string> notes;
   for (const fs::path& one : found) {
-    if (std::ranges::any_of(in_use, [&](const fs::path& path) { return lies_in(path, one); })) {
-      continue;
-    }
-    const Descriptor claim = claimed(one);
-    if (claim.get() < 0 || !is_own(claim)) continue;
-    fs::remove_all(one, error);
-    if (error) continue;
-    removed.push_back(fmt::format("removed {}, which a killed process left", one.string()));
+    if (remove_one(one, in_use, notes)) continue;
+    if (process_in(one.filename().string(), prefix) != ::getpid()) continue;
+    throw IoError(
+        "{}: found it there, and a process of the same number, in another container or on another "
+        "machine, may be writing it, expected nothing of that name; wait until that one has ended, "
+        "or remove it, then run again",
+        one.string());
   }
-  return removed;
+  return notes;
 }
 
 }  // namespace strata

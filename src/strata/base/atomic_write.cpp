@@ -132,7 +132,9 @@ AtomicFolder::AtomicFolder(fs::path final_path, FileSystem& files)
     : final_(without_trailing_slash(std::move(final_path))),
       temporary_(sibling(final_, "tmp")),
       files_(files) {
-  int error = files_.remove(temporary_);  // from a killed process that had the same number
+  // A process of the same number on another machine writes there, or left it (remove_abandoned).
+  std::error_code unseen;
+  int error = fs::exists(fs::symlink_status(temporary_, unseen)) ? EEXIST : 0;
   if (error == 0) error = make_durable_folders(parent_of(final_), files_);
   if (error == 0) error = files_.make_folder(temporary_);
   if (error != 0) {

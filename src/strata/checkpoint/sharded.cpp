@@ -1,5 +1,7 @@
 #include "strata/checkpoint/sharded.h"
 
+#include <unistd.h>
+
 #include <optional>
 #include <span>
 #include <utility>
@@ -106,6 +108,16 @@ void put_in_place(AtomicFolder& folder, const SaveRequest& request, FileSystem& 
   }
 }
 
+// What a process of this one's number left before it was killed: nobody else writes into the
+// output folder of a run.
+void remove_unfinished(const fs::path& final_path, FileSystem& files) {
+  const fs::path left = fmt::format("{}.tmp-{}", final_path.string(), ::getpid());
+  if (const int error = files.remove(left)) {
+    throw IoError("{}: found {} when removing it, expected to replace it; check the permissions",
+                  left.string(), errno_text(error));
+  }
+}
+
 }  // namespace
 
 SaveRole role_of(comm::Mesh& mesh) {
@@ -121,6 +133,7 @@ fs::path write_checkpoint(const SaveRequest& request, const std::vector<LocalPie
   comm::all_or_nothing(group, what, [&] {
     if (group.rank() != 0) return;
     finish_replacement(final_path, files);
+    remove_unfinished(final_path, files);
     folder.emplace(final_path, files);
     temporary = folder->path().string();
   });

@@ -133,7 +133,7 @@ class PreviewMaker {
     add_facts(inspection, preview);
     preview.warnings = sets_.notes;
     preview.warnings.insert(preview.warnings.end(), sets_.warnings.begin(), sets_.warnings.end());
-    for (std::string& line : train::describe_losses(store_.stats(), config_)) {
+    for (std::string& line : train::describe_losses(store_.stats(), config_, sets_.max_length)) {
       preview.warnings.push_back(std::move(line));
     }
     for (std::string& line :
@@ -173,7 +173,7 @@ class PreviewMaker {
         fmt::format("{} with {}", seen.rows, counted(seen.documents, "document")));
     add("left out",
         fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));
-    const int64_t length = config_.data.max_length.value_or(0);
+    const int64_t length = sets_.max_length;
     if (config::recipe_of(config_).has_encoder) {
       add("cut",
           fmt::format("{} to {} tokens, {} to {}", counted(stats.num_cut_sources, "source"),

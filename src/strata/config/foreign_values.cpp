@@ -54,7 +54,7 @@ constexpr ForeignValue kValues[] = {
     {"optim", "cpu_adam", "adamw_torch_fused"},
     {"optim", "deepspeedcpuadam", "adamw_torch_fused"},
     {"optim", "lion_pytorch", "lion_32bit"},
-    {"optim", "sgd_momentum", "sgd", "use sgd, which has no momentum here"},
+    {"optim", "sgd_momentum", "sgd", "use sgd with optim_args momentum=0.9"},
     {"optim", "muon", "", kNoSuchRule},
     {"optim", "came", "", kNoSuchRule},
     {"optim", "came_pytorch", "", kNoSuchRule},

@@ -115,8 +115,10 @@ struct LoraConfig {
 
 struct OptimConfig {
   std::string optim = "adamw_torch_fused";
+  std::string optim_args;  // of sgd: "momentum=0.9,nesterov=true"
   double learning_rate = 2e-5;
   double weight_decay = 0.0;
+  bool decay_norms_and_biases = false;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;

@@ -222,12 +222,27 @@ void LoadedModel::choose_tokenizer(const std::vector<NamedAdapter>& adapters) {
   tokenizer_folder_ = adapters.empty() ? paths_.base : folder_for(adapters[0].folder);
   for (const NamedAdapter& adapter : adapters) {
     const fs::path folder = folder_for(adapter.folder);
-    if (folder == tokenizer_folder_ || reads_alike(folder, tokenizer_folder_)) continue;
-    throw ConfigError(
-        "adapter: found another tokenizer in {} than in {}, expected adapters of one; load them in "
-        "conversations of their own",
-        folder.string(), tokenizer_folder_.string());
+    if (folder == tokenizer_folder_) continue;
+    if (!reads_alike(folder, tokenizer_folder_)) {
+      throw ConfigError(
+          "adapter: found another tokenizer in {} than in {}, expected adapters of one; load them "
+          "in conversations of their own",
+          folder.string(), tokenizer_folder_.string());
+    }
+    note_template(adapter.name, folder);
   }
+}
+
+void LoadedModel::note_template(const std::string& name, const fs::path& folder) {
+  const bool is_used = has_chat_template(tokenizer_folder_), is_there = has_chat_template(folder);
+  if (is_used == is_there) return;
+  const std::string first = tokenizer_folder_.string();
+  notes_.push_back(
+      is_used ? fmt::format("{} is asked in the chat template of {}: {} has none", name, first,
+                            folder.string())
+              : fmt::format("the chat template of {} is not used: the first adapter's tokenizer, "
+                            "that of {}, has none; name --adapter {} first",
+                            folder.string(), first, name));
 }
 
 void LoadedModel::load_base(const hf::ModelFolder& folder, const DecodedForms& decoded) {

@@ -101,6 +101,8 @@ class LoadedModel {
   void load_base(const hf::ModelFolder& folder, const DecodedForms& decoded);
   void load_adapters(const hf::ModelFolder& folder, const std::vector<NamedAdapter>& adapters);
   void choose_tokenizer(const std::vector<NamedAdapter>& adapters);
+  // Where one has a chat template and the conversation none, or the other way round.
+  void note_template(const std::string& name, const std::filesystem::path& folder);
   AdaptedModel* active_adapted() const;  // null: the base alone
   models::Model& active_model() const;
 

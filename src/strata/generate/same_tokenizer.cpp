@@ -49,6 +49,8 @@ std::string template_of(const fs::path& folder) {
 
 }  // namespace
 
+bool has_chat_template(const fs::path& folder) { return !template_of(folder).empty(); }
+
 bool reads_alike(const fs::path& a, const fs::path& b) {
   const auto both_have = [&](const char* name) {
     return fs::exists(a / name) && fs::exists(b / name);

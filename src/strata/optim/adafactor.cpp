@@ -65,7 +65,7 @@ void Adafactor::add_tensor(int unit, int segment, nn::Parameter& parameter) {
   Tensor tensor{&parameter,
                 unit,
                 segment,
-                is_decayed(parameter.name()),
+                options_.decays_all || is_decayed(parameter.name()),
                 parameter.shape().size() >= 2,
                 {&parameter, 0, 0, 0},
                 {},

@@ -21,6 +21,7 @@ struct AdafactorOptions {
   double clip_threshold = 1.0;  // largest root mean square of a tensor's update
   double decay_rate = -0.8;     // the mean forgets by 1 - step^decay_rate
   double weight_decay = 0;
+  bool decays_all = false;            // norms and biases, too
   int64_t sub_group_size = 16777216;  // elements updated at once of parameters in files
 };
 

@@ -86,7 +86,7 @@ void AdamW::allocate_moments() {
 
 void AdamW::collect_runs() {
   for (const auto& [unit, segment, piece] : shard::own_trained_pieces(store_)) {
-    const bool decayed = is_decayed(piece.parameter->name());
+    const bool decayed = options_.decays_all || is_decayed(piece.parameter->name());
     const bool continues = !runs_.empty() && runs_.back().unit == unit &&
                            runs_.back().segment == segment && runs_.back().decayed == decayed &&
                            runs_.back().begin + runs_.back().length == piece.shard_begin;

@@ -16,6 +16,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decays_all = false;                  // norms and biases, too
   shard::FileHomeOptions state_files = {};  // on: the moments rest in a file (NVMe offload)
   int64_t sub_group_size = 16777216;  // elements updated at once where something rests in a file
 };

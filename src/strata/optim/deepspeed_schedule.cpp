@@ -116,7 +116,7 @@ struct Slope {
 Slope read_slope(const Kwargs& kwargs, const char* steps_key, double steps, const char* stairs_key,
                  double stairs) {
   const Slope slope{kwargs.number(steps_key, steps), kwargs.number(stairs_key, stairs)};
-  if (slope.steps <= 0) kwargs.fail(steps_key, "steps of more than 0");
+  if (slope.steps < 0) kwargs.fail(steps_key, "steps of at least 0");
   if (slope.stairs != std::floor(slope.stairs)) kwargs.fail(stairs_key, "a whole number");
   return slope;
 }
@@ -138,15 +138,17 @@ Factor deepspeed_one_cycle(const ScheduleSettings& s) {
   const Slope up = read_slope(kwargs, "cycle_first_step_size", 2000, "cycle_first_stair_count", 0);
   const Slope down =
       read_slope(kwargs, "cycle_second_step_size", up.steps, "cycle_second_stair_count", up.stairs);
+  if (up.steps <= 0) kwargs.fail("cycle_first_step_size", "steps of more than 0");
   const double rate = kwargs.number("decay_lr_rate", 0);
   const double decay_steps = kwargs.number("decay_step_size", 0);
   return [=](int64_t step) {
     const double at = static_cast<double>(step);
     const double end = up.steps + down.steps;
     double lr = min;
-    if (at <= up.steps) {
+    // Without a way down the cycle ends before its peak.
+    if (at <= up.steps && at < end) {
       lr = min + (max - min) * up.at(at);
-    } else if (at <= end) {
+    } else if (at < end) {
       lr = min + (max - min) * down.at(end - at);
     } else if (decay_steps > 0) {
       lr = min / (1 + rate * (at - end) / decay_steps);

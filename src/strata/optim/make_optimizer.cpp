@@ -39,6 +39,12 @@ void refuse_files(const OptimizerSettings& settings) {
       settings.name);
 }
 
+// Without momentum gradient descent keeps no state.
+Rule rule_of(const Named& named, const OptimizerSettings& settings) {
+  const bool has_momentum = named.rule == Rule::kSgd && settings.momentum.factor != 0;
+  return has_momentum ? Rule::kSgdMomentum : named.rule;
+}
+
 }  // namespace
 
 std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
@@ -47,6 +53,7 @@ std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
     refuse_files(settings);
     return std::make_unique<Adafactor>(store,
                                        AdafactorOptions{.weight_decay = settings.weight_decay,
+                                                        .decays_all = settings.decays_all,
                                                         .sub_group_size = settings.sub_group_size});
   }
   for (const Named& named : kNames) {
@@ -57,17 +64,20 @@ std::unique_ptr<Optimizer> make_optimizer(shard::UnitStore& store,
                                                   .beta2 = settings.beta2,
                                                   .eps = settings.eps,
                                                   .weight_decay = settings.weight_decay,
+                                                  .decays_all = settings.decays_all,
                                                   .state_files = settings.state_files,
                                                   .sub_group_size = settings.sub_group_size});
     }
     refuse_files(settings);
     return std::make_unique<RuleOptimizer>(store,
-                                           RuleOptions{.rule = named.rule,
+                                           RuleOptions{.rule = rule_of(named, settings),
                                                        .is_8bit = named.is_8bit,
                                                        .beta1 = settings.beta1,
                                                        .beta2 = settings.beta2,
                                                        .eps = settings.eps,
                                                        .weight_decay = settings.weight_decay,
+                                                       .decays_all = settings.decays_all,
+                                                       .momentum = settings.momentum,
                                                        .sub_group_size = settings.sub_group_size});
   }
   throw ConfigError("optim: found \"{}\", expected a supported update rule; choose adamw_torch",

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "strata/optim/optimizer.h"
+#include "strata/optim/update_rules.h"
 #include "strata/shard/unit_store.h"
 
 namespace strata::optim {
@@ -16,6 +17,8 @@ struct OptimizerSettings {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decays_all = false;                  // norms and biases, too
+  SgdMomentum momentum = {};                // of sgd
   shard::FileHomeOptions state_files = {};  // on: state rests in a file; 32-bit AdamW alone
   int64_t sub_group_size = 16777216;        // elements updated at once where something is in files
 };

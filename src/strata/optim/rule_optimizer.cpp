@@ -35,7 +35,7 @@ RuleOptimizer::Part RuleOptimizer::make_part(int unit, int segment,
   Part part{unit,
             segment,
             piece,
-            is_decayed(piece.parameter->name()),
+            options_.decays_all || is_decayed(piece.parameter->name()),
             options_.is_8bit && keeps_8bit(*piece.parameter),
             {}};
   const auto on_device = at::TensorOptions().device(store_.home_device());
@@ -61,7 +61,8 @@ void RuleOptimizer::step(double learning_rate, double gradient_scale) {
                 .eps = options_.eps,
                 .weight_decay = 0,
                 .step = num_steps_,
-                .grad_scale = static_cast<float>(gradient_scale)};
+                .grad_scale = static_cast<float>(gradient_scale),
+                .momentum = options_.momentum};
   if (!walk_) {
     for (Part& part : parts_) {
       const at::Tensor& flat = store_.home(part.unit, part.segment).value;

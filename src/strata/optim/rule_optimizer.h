@@ -19,6 +19,8 @@ struct RuleOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  bool decays_all = false;            // norms and biases, too
+  SgdMomentum momentum = {};          // of kSgdMomentum
   int64_t sub_group_size = 16777216;  // elements updated at once of parameters in files
 };
 

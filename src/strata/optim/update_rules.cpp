@@ -10,6 +10,7 @@
 namespace strata::optim {
 namespace {
 
+constexpr std::array<RuleState, 1> kBuffer = {{{"momentum_buffer", true}}};
 constexpr std::array<RuleState, 2> kMoments = {{{"exp_avg", true}, {"exp_avg_sq", false}}};
 
 void adam(at::Tensor param, const at::Tensor& grad, const std::vector<at::Tensor>& state,
@@ -32,6 +33,19 @@ void lion(at::Tensor param, const at::Tensor& grad, const at::Tensor& exp_avg,
   exp_avg.mul_(step.beta2).add_(g, 1 - step.beta2);
 }
 
+// The first gradient fills the buffer as it is, whatever the dampening.
+void sgd_momentum(at::Tensor param, const at::Tensor& grad, const at::Tensor& buffer,
+                  const RuleStep& step) {
+  const SgdMomentum& momentum = step.momentum;
+  const at::Tensor g = (grad * step.grad_scale).add_(param, step.weight_decay);
+  if (step.step == 1) {
+    buffer.copy_(g);
+  } else {
+    buffer.mul_(momentum.factor).add_(g, 1 - momentum.dampening);
+  }
+  param.sub_(momentum.nesterov ? g.add_(buffer, momentum.factor) : buffer, step.learning_rate);
+}
+
 }  // namespace
 
 ops::AdamWStep adamw_step(const RuleStep& step) {
@@ -51,6 +65,8 @@ std::span<const RuleState> state_of(Rule rule) {
       return kMoments;
     case Rule::kLion:
       return std::span(kMoments).first(1);
+    case Rule::kSgdMomentum:
+      return kBuffer;
     case Rule::kSgd:
       break;
   }
@@ -66,6 +82,8 @@ void apply_rule(Rule rule, at::Tensor param, const at::Tensor& grad,
       return adam(param, grad, state, step, /*is_decoupled=*/false);
     case Rule::kLion:
       return lion(param, grad, state[0], step);
+    case Rule::kSgdMomentum:
+      return sgd_momentum(param, grad, state[0], step);
     case Rule::kSgd:
       param.sub_((grad * step.grad_scale).add_(param, step.weight_decay), step.learning_rate);
   }

@@ -16,6 +16,7 @@ enum class Rule {
   kAdam,   // torch.optim.Adam: weight decay is added to the gradient
   kLion,   // Chen et al. 2023, with decoupled weight decay first
   kSgd,    // torch.optim.SGD without momentum
+  kSgdMomentum,
 };
 
 // One tensor of state: its name in checkpoints, and whether its values have signs (decides the
@@ -26,6 +27,12 @@ struct RuleState {
 };
 std::span<const RuleState> state_of(Rule rule);
 
+// Of torch.optim.SGD.
+struct SgdMomentum {
+  double factor = 0, dampening = 0;
+  bool nesterov = false;
+};
+
 struct RuleStep {
   double learning_rate;
   double beta1, beta2;
@@ -33,6 +40,7 @@ struct RuleStep {
   double weight_decay;
   int64_t step;  // number of this update, from 1
   float grad_scale;
+  SgdMomentum momentum = {};  // of kSgdMomentum
 };
 
 // The same numbers as ops::adamw_ takes them.

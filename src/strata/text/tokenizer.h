@@ -94,8 +94,8 @@ class Tokenizer {
   // Whether the text of `id` may still change with the next token: bytes that are decoded together.
   bool may_join_next(int32_t id) const;
 
-  // model_max_length of tokenizer_config.json: nothing is cut to it, as in training with the
-  // reference, but longer rows deserve a warning.
+  // model_max_length of tokenizer_config.json: nothing here is cut to it. Who classifies cuts texts
+  // there, others warn of longer rows, as in the reference.
   std::optional<int64_t> model_max_length() const;
 
   const Specials& specials() const;

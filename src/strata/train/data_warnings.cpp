@@ -214,6 +214,12 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
   for (std::string& line : template_warnings(config.data, source, sets)) {
     lines.push_back(std::move(line));
   }
+  if (const int64_t asked = config.data.max_length.value_or(0); asked != sets.max_length) {
+    lines.push_back(fmt::format(
+        "max_length: found {}, and the tokenizer's model_max_length is {}: rows end there; lower "
+        "--max_length",
+        asked, sets.max_length));
+  }
   if (sets.tokenizer->splits_special_tokens()) {
     lines.push_back(
         "the tokenizer cuts special tokens that stand in a text into pieces, also those that the "
@@ -244,19 +250,18 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
 }
 
 std::vector<std::string> describe_losses(const data::DatasetStats& stats,
-                                         const config::RunConfig& config) {
+                                         const config::RunConfig& config, int64_t max_length) {
   const config::DataConfig& settings = config.data;
   std::vector<std::string> lines;
-  const int64_t length = settings.max_length.value_or(0);  // without one no row is left out or long
   if (stats.num_dropped > 0) {
     lines.push_back(
         fmt::format("data: left out {} without a trained token after truncation "
                     "to {}",
-                    counted(stats.num_dropped, "row"), length));
+                    counted(stats.num_dropped, "row"), max_length));
   }
   if (stats.num_long > 0) {
     lines.push_back(fmt::format("data: {} with more than {} tokens (long_rows: {})",
-                                counted(stats.num_long, "row"), length, settings.long_rows));
+                                counted(stats.num_long, "row"), max_length, settings.long_rows));
   }
   const auto add_cut = [&](int64_t count, const char* noun, const char* setting, int64_t most) {
     if (count == 0) return;

@@ -20,8 +20,9 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
                                             const ModelLimits& limits, const Vocabulary& vocabulary,
                                             const Datasets& sets);
 
-// What was left out, cut or is suspicious in a prepared set, a line each.
+// What was left out, cut or is suspicious in a prepared set, a line each. `max_length`: what it was
+// cut at (Datasets).
 std::vector<std::string> describe_losses(const data::DatasetStats& stats,
-                                         const config::RunConfig& config);
+                                         const config::RunConfig& config, int64_t max_length);
 
 }  // namespace strata::train

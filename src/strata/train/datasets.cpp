@@ -60,6 +60,15 @@ void require_padding(const ModelLimits& limits, const text::Tokenizer& tokenizer
       *found, *limits.padding_id);
 }
 
+// Scripts that classify cut texts where the tokenizer says that its model ends; those that train
+// on tokens do not.
+int64_t row_length(const config::RunConfig& config, const text::Tokenizer& tokenizer) {
+  const int64_t length = config.data.max_length.value_or(0);
+  const std::optional<int64_t> most = tokenizer.model_max_length();
+  if (!config::recipe_of(config).reads_labels || !most) return length;
+  return std::min(length, *most);
+}
+
 // Empty unless rows are put in groups by them.
 std::vector<int64_t> lengths_to_group(const config::RunConfig& config,
                                       const data::TokenStore& rows) {
@@ -133,6 +142,7 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
   Vocabulary vocabulary = load_vocabulary(config, limits.vocab_size);
   if (!vocabulary.note.empty()) sets.notes.push_back(vocabulary.note);
   sets.tokenizer = std::move(vocabulary.tokenizer);
+  sets.max_length = row_length(config, *sets.tokenizer);
   require_padding(limits, *sets.tokenizer);
   sets.chat_template_source = vocabulary.chat_template.text;
   if (!sets.chat_template_source.empty()) {

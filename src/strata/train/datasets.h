@@ -22,6 +22,7 @@ struct Datasets {
   std::optional<text::ChatTemplate> chat_template;
   std::string chat_template_source;
   data::TokenStore train;
+  int64_t max_length = 0;  // of rows: max_length, or less where the tokenizer says so; 0: none
   std::optional<data::TokenStore> eval;         // only when the settings ask for evaluation
   std::optional<data::TokenStore> second_eval;  // of a task that has one, beside the first
   std::vector<std::string> notes;               // what loading them did beside what was asked

@@ -106,7 +106,6 @@ std::vector<std::string> file_names(const std::vector<std::vector<std::filesyste
 data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_size) {
   data::PrepareOptions options;
   options.dataset_text_field = config.data.dataset_text_field;
-  options.max_length = config.data.max_length.value_or(0);
   options.packing = config.data.packing;
   options.packing_strategy = config.data.packing_strategy;
   options.completion_only_loss = config.data.completion_only_loss;
@@ -172,6 +171,7 @@ SplitLoader::SplitLoader(const config::RunConfig& config, const Vocabulary& voca
       sets_(sets),
       request_(request_of(config)),
       options_(options_of(config, vocabulary.num_rows)) {
+  options_.max_length = sets.max_length;
   request_.download_progress = wanted.download_progress;
   settle_pair_columns();
 }

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "../temporary_folder.h"
+#include "strata/base/error.h"
+#include "strata/base/file.h"
 
 namespace strata {
 namespace {
@@ -31,10 +33,10 @@ TEST(Abandoned, OnlyWhatNobodyWritesGoes) {
   const pid_t dead = dead_process(), other = dead_process();
   const fs::path left = fmt::format("{}.tmp-{}", out.string(), dead);
   const fs::path claimed = fmt::format("{}.tmp-{}", out.string(), other);
-  const fs::path own = fmt::format("{}.tmp-{}", out.string(), ::getpid());
+  const fs::path alive = fmt::format("{}.tmp-{}", out.string(), ::getppid());
   const fs::path foreign = fmt::format("{}.tmp-{}x", out.string(), dead);
   const fs::path of_another = fmt::format("{}er.tmp-{}", out.string(), dead);
-  for (const fs::path& path : {left, claimed, own, foreign, of_another}) {
+  for (const fs::path& path : {left, claimed, alive, foreign, of_another}) {
     fs::create_directories(path);
     std::ofstream(path / "model.safetensors") << "weights";
   }
@@ -43,12 +45,31 @@ TEST(Abandoned, OnlyWhatNobodyWritesGoes) {
     EXPECT_EQ(remove_abandoned(out.string() + "/"),
               std::vector{fmt::format("removed {}, which a killed process left", left.string())});
     EXPECT_FALSE(fs::exists(left));
-    for (const fs::path& path : {claimed, own, foreign, of_another}) {
+    for (const fs::path& path : {claimed, alive, foreign, of_another}) {
       EXPECT_TRUE(fs::exists(path / "model.safetensors")) << path;
     }
   }
   EXPECT_EQ(remove_abandoned(out).size(), 1u);
   EXPECT_FALSE(fs::exists(claimed));
+}
+
+// Containers count their processes from 1 each: the number says little.
+TEST(Abandoned, OfTheOwnNumberGoesUnlessSomebodyHasClaimedIt) {
+  const TemporaryFolder folder;
+  const fs::path out = folder.path() / "out";
+  const fs::path own = fmt::format("{}.tmp-{}", out.string(), ::getpid());
+  fs::create_directories(own);
+  std::ofstream(own / "model.safetensors") << "weights";
+  {
+    const WriteClaim claim(own);  // one of another open file: as of another process
+    EXPECT_THROW(remove_abandoned(out), IoError);
+    EXPECT_THROW(AtomicFolder{out}, IoError);
+    EXPECT_TRUE(fs::exists(own / "model.safetensors"));
+  }
+  EXPECT_EQ(remove_abandoned(out).size(), 1u);
+  EXPECT_FALSE(fs::exists(own));
+  const AtomicFolder writing(out);
+  EXPECT_EQ(writing.path(), own);
 }
 
 TEST(Abandoned, WhatIsNoProcessStays) {

@@ -23,7 +23,8 @@ const std::map<Resume, const char*> kExpected = {
      "assistant_only_loss shuffle_dataset chat_template_path chat_template_format "
      "add_special_tokens append_concat_token eos_token pad_token text_column summary_column "
      "source_lang target_lang source_prefix max_source_length max_target_length learning_rate "
-     "weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm label_smoothing_factor "
+     "weight_decay decay_norms_and_biases adam_beta1 adam_beta2 adam_epsilon max_grad_norm "
+     "label_smoothing_factor "
      "neftune_noise_alpha lr_scheduler_type lr_scheduler_kwargs warmup_steps warmup_ratio "
      "dataloader_drop_last train_sampling_strategy beta loss_type loss_weights label_smoothing "
      "f_divergence_type f_alpha_divergence_coef discopop_tau ld_alpha use_weighting "
@@ -42,7 +43,7 @@ const std::map<Resume, const char*> kExpected = {
      "loftq_bits loftq_iter d_initial projection_prng_key init_weights num_virtual_tokens "
      "prompt_tuning_init prompt_tuning_init_text prefix_projection encoder_hidden_size "
      "rank_pattern alpha_pattern exclude_modules layers_to_transform layers_pattern bias "
-     "lora_bias optim sync_ref_model"},
+     "lora_bias optim optim_args sync_ref_model"},
     {Resume::kTensors, "model_name_or_path num_labels"},
     {Resume::kFree,
      "recipe model_revision config_name dtype cache_dir mean_resizing resize_to_multiple_of "

@@ -27,7 +27,8 @@ void step_lion(Reference& r, const at::Tensor& grad, double decay) {
   r.first.copy_(kBeta2 * m + (1 - kBeta2) * g);
 }
 
-void step_reference(Rule rule, Reference& r, const at::Tensor& grad, double decay) {
+void step_reference(Rule rule, Reference& r, const at::Tensor& grad, double decay,
+                    const SgdMomentum& momentum) {
   r.step.add_(1);
   switch (rule) {
     case Rule::kAdam:
@@ -42,12 +43,17 @@ void step_reference(Rule rule, Reference& r, const at::Tensor& grad, double deca
       at::_fused_sgd_({r.param}, {grad}, {}, decay, /*momentum=*/0, kRate, /*dampening=*/0,
                       /*nesterov=*/false, /*maximize=*/false, /*is_first_step=*/false);
       return;
+    case Rule::kSgdMomentum:
+      at::_fused_sgd_({r.param}, {grad}, {r.first}, decay, momentum.factor, kRate,
+                      momentum.dampening, momentum.nesterov, /*maximize=*/false,
+                      /*is_first_step=*/r.step.item<float>() == 1);
+      return;
     case Rule::kLion:
       return step_lion(r, grad, decay);
   }
 }
 
-void expect_equal_walks(Rule rule, double decay, float scale) {
+void expect_equal_walks(Rule rule, double decay, float scale, const SgdMomentum& momentum = {}) {
   const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(7);
   const at::Tensor start = at::empty({kCount}).normal_(0, 1, generator);
   Reference reference{start.clone()};
@@ -64,9 +70,10 @@ void expect_equal_walks(Rule rule, double decay, float scale) {
                 .eps = kEps,
                 .weight_decay = decay,
                 .step = step,
-                .grad_scale = scale});
+                .grad_scale = scale,
+                .momentum = momentum});
     EXPECT_TRUE(grad.equal(before));
-    step_reference(rule, reference, grad * scale, decay);
+    step_reference(rule, reference, grad * scale, decay, momentum);
   }
   EXPECT_TRUE(at::allclose(param, reference.param, 1e-6, 1e-6))
       << (param - reference.param).abs().max().item<float>();
@@ -85,6 +92,17 @@ TEST(UpdateRules, MoveAsInTorchOptim) {
             fmt::format("rule {} decay {} scale {}", static_cast<int>(rule), decay, scale));
         expect_equal_walks(rule, decay, scale);
       }
+    }
+  }
+}
+
+TEST(UpdateRules, MomentumIsThatOfTorchOptim) {
+  for (const SgdMomentum& momentum :
+       {SgdMomentum{0.9, 0, false}, SgdMomentum{0.8, 0.3, false}, SgdMomentum{0.7, 0, true}}) {
+    for (const double decay : {0.0, 0.1}) {
+      SCOPED_TRACE(fmt::format("momentum {} dampening {} nesterov {} decay {}", momentum.factor,
+                               momentum.dampening, momentum.nesterov, decay));
+      expect_equal_walks(Rule::kSgdMomentum, decay, /*scale=*/0.5f, momentum);
     }
   }
 }

@@ -68,8 +68,10 @@ void AdapterParts::require_targets() const {
   for (const auto& [weight, parts] : parts_) {
     const bool has_branch = parts.a || parts.columns || parts.factors || parts.lambda_b;
     const std::string path = weight.substr(0, weight.rfind('.'));
-    if (has_branch && !parts.is_of_experts && !adapters::may_target(settings_, path))
+    const bool is_of_parameter = parts.is_of_experts || parts.is_of_matrix;
+    if (has_branch && !is_of_parameter && !adapters::may_target(settings_, path)) {
       others.push_back(path);
+    }
   }
   if (others.empty()) return;
   throw ConfigError(

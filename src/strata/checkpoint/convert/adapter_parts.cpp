@@ -62,7 +62,7 @@ AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedStat
     if (in_base_.contains(name)) embedding_ = name;
   }
   is_bare_ = embedding_ == kBareEmbedding;
-  name_expert_branches();
+  name_parameter_branches();
   for (size_t i = 0; i < adapter.tensors().size(); ++i) {
     if (adapter.tensors()[i].is_parameter()) add_part(i);
   }
@@ -88,7 +88,7 @@ bool AdapterParts::expert_rows_are_outputs() const {
 std::string AdapterParts::module_of(const std::string& weight) const {
   const Parts* parts = find(weight);
   if (parts != nullptr && parts->layer) return parts->layer->parameter;
-  if (parts != nullptr && parts->is_of_experts) return weight;
+  if (parts != nullptr && (parts->is_of_experts || parts->is_of_matrix)) return weight;
   const std::string module = weight.substr(0, weight.rfind('.'));
   return is_bare_ && weight != kHead ? kBody + module : module;
 }
@@ -132,7 +132,18 @@ std::optional<LayerOfExperts> AdapterParts::layer_of_experts(const std::string& 
                         .expert = expert};
 }
 
-void AdapterParts::name_expert_branches() {
+bool AdapterParts::is_targeted_matrix(const std::string& weight) const {
+  const std::vector<int64_t>& shape = base_.tensors()[in_base_.at(weight)].shape;
+  if (shape.size() == 3) return false;
+  const bool is_matrix = shape.size() == 2 && weight.ends_with(".weight");
+  if (is_matrix && !is_transposed(weight) && weight != embedding_) return true;
+  throw ConfigError(
+      "{}: found \"{}\" [{}] among target_parameters, expected parameters of experts or matrices "
+      "[out, in] of layers; merge it with PEFT",
+      adapter_.path().string(), weight, fmt::join(shape, ", "));
+}
+
+void AdapterParts::name_parameter_branches() {
   std::vector<std::string> weights;
   for (const auto& [name, place] : in_base_) {
     const auto layer = layer_of_experts(name);
@@ -151,6 +162,10 @@ void AdapterParts::name_expert_branches() {
     const std::string weight = is_packed ? name.substr(0, name.size() - kBlocks.size()) : name;
     if (!adapters::matches_list(weight, settings_.target_parameters)) continue;
     if (is_packed) refuse_packed("branches of experts (target_parameters)", weight);
+    if (is_targeted_matrix(weight)) {
+      targeted_matrices_.insert(weight);
+      continue;
+    }
     weights.push_back(weight);
   }
   const std::vector<std::string> paths = adapters::branch_paths(weights);
@@ -190,7 +205,10 @@ void AdapterParts::add_part(size_t index) {
     if (experts != expert_branches_.end() && (part == &Parts::a || part == &Parts::b)) {
       return add_expert_part(experts->second, part, index);
     }
-    parts_[name.substr(0, name.size() - ending.size()) + ".weight"].*part = index;
+    const std::string weight = name.substr(0, name.size() - ending.size()) + ".weight";
+    Parts& parts = parts_[weight];
+    parts.*part = index;
+    parts.is_of_matrix = targeted_matrices_.contains(weight);
     return;
   }
   if (name.find(".lora_") != std::string::npos) {

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,7 @@ struct Parts {
   std::optional<size_t> lambda_b, lambda_d;  // VeRA
   bool is_of_experts = false;                // A and B are nn::ExpertBranch's
   std::optional<LayerOfExperts> layer;       // a part of these is the weight's
+  bool is_of_matrix = false;  // A and B are of a layer's matrix that target_parameters names
 
   bool is_empty() const {
     return !a && !b && !magnitude && !whole && !bias_of_b && !factors && !columns && !rows &&
@@ -107,8 +109,11 @@ class AdapterParts {
   static constexpr std::string_view kBlocks = "_blocks";
 
   [[noreturn]] void refuse_packed(std::string_view found, const std::string& weight) const;
-  // Finds the parameters of experts among the base's that are targets.
-  void name_expert_branches();
+  // Finds the parameters among the base's that are targets: of experts, and matrices of layers.
+  void name_parameter_branches();
+  // Whether it is a layer's matrix, over which a branch is that of the layer. ConfigError for what
+  // is none and of no experts.
+  bool is_targeted_matrix(const std::string& weight) const;
   // Which of those parameters the weight is a layer of, where it is.
   std::optional<LayerOfExperts> layer_of_experts(const std::string& weight) const;
   void add_part(size_t index);
@@ -153,6 +158,7 @@ class AdapterParts {
   std::map<std::string, size_t> in_base_;
   std::string embedding_ = kEmbedding;                  // the base's name of it
   bool is_bare_ = false;                                // the base's names lack the body's
+  std::set<std::string> targeted_matrices_;             // of layers, by target_parameters
   std::map<std::string, std::string> expert_branches_;  // parameter by path of its branch
   // Weights in the base of such a parameter, where it is none itself.
   std::map<std::string, std::map<std::string, LayerOfExperts>> expert_layers_;

@@ -149,7 +149,9 @@ std::string setting_of(const SavedState& state, const char* name) {
 
 hf::PyValue param_groups(const SavedState& state) {
   const double decay = number_or(setting_of(state, "weight_decay"), 0);
-  return {hf::PyList{{group_of(state, decay, true), group_of(state, 0, false)}}};
+  const bool decays_all = setting_of(state, "decay_norms_and_biases") == "true";
+  return {
+      hf::PyList{{group_of(state, decay, true), group_of(state, decays_all ? decay : 0, false)}}};
 }
 
 std::vector<size_t> places_by_weight(const SavedState& state) {

@@ -175,11 +175,14 @@ class ScoreOfMerges {
   std::unordered_map<int64_t, int64_t> ranks_;  // of the tokens that merges make
 };
 
-std::string with_spaces(std::string text) {
-  for (size_t at = text.find(kMark); at != std::string::npos; at = text.find(kMark, at + 1)) {
-    text.replace(at, kMark.size(), " ");
+std::string with_spaces(std::string_view text) {
+  std::string spaced;
+  for (size_t at = 0; at < text.size();) {
+    const bool is_mark = text.substr(at).starts_with(kMark);
+    spaced += is_mark ? ' ' : text[at];
+    at += is_mark ? kMark.size() : 1;
   }
-  return text;
+  return spaced;
 }
 
 void mark_bytes(TokenList& list) {

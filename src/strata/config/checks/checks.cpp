@@ -19,6 +19,7 @@
 #include "strata/config/checks/sharding_checks.h"
 #include "strata/config/device_ids.h"
 #include "strata/config/field_text.h"
+#include "strata/config/optim_args.h"
 #include "strata/config/recipes.h"
 
 namespace strata::config {
@@ -88,6 +89,13 @@ class CommonRules : Rules {
 
   void check_update_rule() {
     const std::string& name = config_.optim.optim;
+    const std::string& args = config_.optim.optim_args;
+    if (name == "sgd") {
+      (void)parse_sgd_args(args, source("optim_args"));
+    } else if (!args.empty() && args != "none") {
+      throw ConfigError("{}: found \"{}\" with optim {}, expected optim sgd; remove it",
+                        source("optim_args"), args, name);
+    }
     const bool has_no_moments = name == "sgd" || name == "adafactor";
     const std::string reason = "optim is " + name;
     if (has_no_moments) {

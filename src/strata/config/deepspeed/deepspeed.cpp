@@ -2,8 +2,6 @@
 #include "strata/config/deepspeed/deepspeed.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,6 +11,7 @@
 #include "strata/config/deepspeed/batch.h"
 #include "strata/config/deepspeed/file.h"
 #include "strata/config/deepspeed/file_value.h"
+#include "strata/config/deepspeed/optimizer.h"
 #include "strata/config/deepspeed/precision.h"
 #include "strata/config/deepspeed/scheduler.h"
 #include "strata/config/deepspeed/warnings.h"
@@ -37,7 +36,7 @@ class Translation {
     translate_zero();
     translate_saving();
     translate_loss_scale(file_, merge_);
-    translate_optimizer();
+    translate_optimizer(file_, merge_);
     translate_scheduler(file_, merge_);
     translate_batch();
     warn_of_ineffective(file_, uses_files_, warnings_);
@@ -193,62 +192,6 @@ class Translation {
     const DsEntry* path = file_.find(block + ".nvme_path");
     if (path && !path->is_auto && text == "nvme") set(*path, kind + "_nvme_path");
     return text;
-  }
-
-  void translate_optimizer() {
-    const DsEntry* type = file_.find("optimizer.type");
-    if (!type && file_.has_block("optimizer")) {
-      throw ConfigError("{}: found an optimizer without a type, expected one; add \"type\"",
-                        file_.name);
-    }
-    if (!type) return;
-    std::string name = ds_text(type->value);
-    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-    const DsEntry* decoupled = file_.find("optimizer.params.adam_w_mode");
-    const bool is_plain_adam = name == "adam" && decoupled && decoupled->value == Json(false);
-    if ((name == "adam" || name == "adamw") && !is_plain_adam) {
-      require_adamw(*type);
-    } else {
-      static const std::map<std::string, std::string> kNames = {
-          {"adam", "adam"}, {"lion", "lion_32bit"}, {"sgd", "sgd"}};
-      const auto known = kNames.find(name);
-      if (known == kNames.end()) {
-        throw ConfigError(
-            "{}: found {}, expected AdamW, Adam, Lion or SGD; choose one of them, or leave the "
-            "block out and set optim",
-            type->source(), type->value.dump());
-      }
-      set(*type, "optim", known->second);
-    }
-    if (const DsEntry* betas = file_.find("optimizer.params.betas"); betas && !betas->is_auto) {
-      if (betas->value.size() != 2 || !betas->value[0].is_number() ||
-          !betas->value[1].is_number()) {
-        throw ConfigError("{}: found {}, expected two numbers", betas->source(),
-                          betas->value.dump());
-      }
-      set(*betas, "adam_beta1", ds_text(betas->value[0]));
-      set(*betas, "adam_beta2", ds_text(betas->value[1]));
-    }
-    warn_of_decay(*type);
-  }
-
-  // Trainer makes groups of its own where the file has no block; DeepSpeed makes one of everything.
-  void warn_of_decay(const DsEntry& type) {
-    const std::string decay = merge_.text("weight_decay", "0");
-    if (std::stod(decay) == 0) return;
-    warnings_.push_back(fmt::format(
-        "{}: norms and biases are spared from weight_decay {}, as without this block; DeepSpeed "
-        "decays them, too, where a file has one",
-        type.source(), decay));
-  }
-
-  void require_adamw(const DsEntry& type) {
-    const Given* optim = merge_.find("optim");
-    const std::set<std::string> same = {"adamw_torch", "adamw_torch_fused", "paged_adamw",
-                                        "paged_adamw_32bit"};
-    if (!optim || same.contains(canonical_text(*optim))) return;
-    throw ConfigError("{}: found {} beside {} {}, expected the same; remove one", type.source(),
-                      ds_text(type.value), optim->origin.source, canonical_text(*optim));
   }
 
   // The size as the file or a flag gives it; an "auto" takes the flag's default.

@@ -9,6 +9,7 @@
 
 #include "strata/base/error.h"
 #include "strata/config/field_text.h"
+#include "strata/config/optim_args.h"
 
 namespace strata::config {
 namespace {
@@ -25,7 +26,7 @@ class Writer {
     write_precision();
     write_zero();
     write_sequences();
-    write_optimizer();
+    write_optimizer(warnings);
     write_scheduler();
     warn_of_the_rest(warnings);
     return std::move(file_);
@@ -117,27 +118,45 @@ class Writer {
     written_.insert("fsdp_offload_params");
   }
 
-  void write_optimizer() {
+  void write_optimizer(std::vector<std::string>& warnings) {
     static const std::map<std::string, std::string> kTypes = {{"adamw_torch", "AdamW"},
                                                               {"adamw_torch_fused", "AdamW"},
                                                               {"adam", "Adam"},
                                                               {"lion_32bit", "Lion"},
                                                               {"sgd", "SGD"}};
     const auto type = kTypes.find(settings_.config.optim.optim);
-    // Without the block the Trainer makes its own optimizer from the flags.
+    const OptimConfig& optim = settings_.config.optim;
+    // With a block every weight decays. Without one the Trainer makes its own optimizer from the
+    // flags.
     if (type == kTypes.end()) return;
+    if (!optim.decay_norms_and_biases && optim.weight_decay != 0) {
+      warnings.push_back(
+          "left out: the optimizer: DeepSpeed's would decay norms and biases, too "
+          "(decay_norms_and_biases); Trainer makes one of the flags where the file has none");
+      return;
+    }
+    written_.insert("decay_norms_and_biases");
     written_.insert("optim");
     Json params = {{"lr", value("learning_rate")}, {"weight_decay", value("weight_decay")}};
     if (type->second == "Adam") params["adam_w_mode"] = false;
+    if (type->second == "SGD") write_momentum(params);
     if (type->second != "SGD") {
       written_.insert({"adam_beta1", "adam_beta2"});
       const bool has_betas = is_given("adam_beta1") || is_given("adam_beta2");
-      const OptimConfig& optim = settings_.config.optim;
       params["betas"] =
           has_betas ? Json::array({optim.adam_beta1, optim.adam_beta2}) : Json("auto");
     }
     if (type->second.starts_with("Adam")) params["eps"] = value("adam_epsilon");
     file_["optimizer"] = {{"type", type->second}, {"params", params}};
+  }
+
+  void write_momentum(Json& params) {
+    written_.insert("optim_args");
+    const SgdArgs args = parse_sgd_args(settings_.config.optim.optim_args, "optim_args");
+    if (args.momentum == 0) return;
+    params["momentum"] = args.momentum;
+    if (args.dampening != 0) params["dampening"] = args.dampening;
+    if (args.nesterov) params["nesterov"] = true;
   }
 
   void write_scheduler() {

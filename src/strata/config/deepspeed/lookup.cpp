@@ -105,7 +105,11 @@ std::optional<std::string> deepspeed_type_error(const DsKey& key, const Json& va
         (key.type == kInteger || key.type == kNumber || key.type == kBoolean)) {
       expected += " without quotes";
     }
-    return fmt::format("found {}, expected {}", value.dump(), expected);
+    // DeepSpeed compares it with 0 at the first update, and fails.
+    if (value.is_null() && key.path == "gradient_clipping") {
+      expected += "; 0 clips never, and without the key it is max_grad_norm";
+    }
+    return fmt::format("found {}, expected {}", dump_python(value, /*indent=*/-1), expected);
   };
   // DeepSpeed reads a null there as the default.
   if (value.is_null() && (key.use != kSetting || key.path == "sequence_parallel_size")) {
@@ -120,7 +124,9 @@ std::optional<std::string> deepspeed_type_error(const DsKey& key, const Json& va
       const bool whole = key.type == kInteger;
       const double number = value.is_number() ? value.get<double>() : NAN;
       if (whole && number > kMostExact) return wrong(fmt::format("at most {:.0f}", kMostExact));
-      const bool fits = number >= key.min && std::isfinite(number);
+      // accelerate writes "steps_per_print": Infinity.
+      const bool may_be_infinite = key.use == kNoEffect && number > 0;
+      const bool fits = number >= key.min && (std::isfinite(number) || may_be_infinite);
       if (fits && (!whole || number == std::floor(number))) return std::nullopt;
       const std::string noun = whole ? "an integer" : "a number";
       return wrong(key.min > -1e300 ? fmt::format("{} of at least {}", noun, key.min) : noun);

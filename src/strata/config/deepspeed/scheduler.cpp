@@ -128,12 +128,22 @@ void require_same_warmup(const DsEntry& params, const Merge& merge) {
   throw_different(params, name, value, *given);
 }
 
-// A flag with a schedule's own settings would take the place of the file's.
-void require_same_kwargs(const DsEntry& params, const Merge& merge) {
+// A flag with a schedule's own settings would take the place of the file's; one without any, which
+// is how transformers writes its default, says nothing.
+void take_kwargs(const DsEntry& params, Merge& merge) {
+  const Given own = make_given("lr_scheduler_kwargs",
+                               dump_python(params.value, /*indent=*/-1, /*sort_keys=*/false),
+                               {Rank::kFile, params.source()});
   const Given* given = merge.find("lr_scheduler_kwargs");
-  if (!given || given->origin.rank < Rank::kEnvironment) return;
-  const std::string text = canonical_text(*given);
-  if (text.empty() || parse_json(text, "lr_scheduler_kwargs") == params.value) return;
+  const std::string text = given ? canonical_text(*given) : "";
+  Json known = Json::object();
+  try {
+    if (!text.empty()) known = parse_json(text, given->origin.source);
+  } catch (const FormatError& error) {
+    throw ConfigError(error.what());
+  }
+  if (known == Json::object()) return merge.put(own);
+  if (given->origin.rank < Rank::kEnvironment || known == params.value) return merge.add(own);
   throw ConfigError("{}: found {} beside {} {}, expected one of them; remove one", params.source(),
                     params.value.dump(), given->origin.source, text);
 }
@@ -176,11 +186,14 @@ void translate_scheduler(const DsFile& file, Merge& merge) {
   require_same(given, "warmup_max_lr", merge, "learning_rate");
   require_same_warmup(given, merge);
   require_same(given, "total_num_steps", merge, "max_steps");
-  require_same_kwargs(given, merge);
   merge.add(make_given("lr_scheduler_type", name, {Rank::kFile, type->source()}));
-  merge.add(make_given("lr_scheduler_kwargs",
-                       dump_python(given.value, /*indent=*/-1, /*sort_keys=*/false),
-                       {Rank::kFile, given.source()}));
+  DsEntry settled = given;
+  // DeepSpeed switches it off where the update rule has no betas.
+  const std::string rule = merge.text("optim");
+  if (name == "OneCycle" && (rule == "sgd" || rule == "adafactor")) {
+    settled.value["cycle_momentum"] = false;
+  }
+  take_kwargs(settled, merge);
 }
 
 }  // namespace strata::config

@@ -38,7 +38,6 @@ constexpr std::string_view kCompiler = "nothing is compiled at run time";
 
 std::vector<Known> optimization() {
   return {
-      {"optim_args", {"none"}, "use the settings of adamw"},
       {"optim_target_modules", {"none"}, "use the settings of adamw"},
       {"average_tokens_across_devices", {"true"}, "the loss is the mean over all ranks", true},
       {"bf16_full_eval", {"false"}, "evaluation computes as training does", true},

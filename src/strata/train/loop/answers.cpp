@@ -6,14 +6,13 @@
 #include <fmt/format.h>
 
 #include "strata/base/counted.h"
+#include "strata/base/error.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
-#include "strata/generate/generation_config.h"
-#include "strata/hf/hub/model.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/batch_tensors.h"
-#include "strata/train/setup/hub_place.h"
+#include "strata/train/setup/model_config.h"
 
 namespace strata::train {
 namespace {
@@ -31,14 +30,6 @@ nn::Batch next_batch(std::vector<int64_t> ids, int64_t position,
   return batch;
 }
 
-// What the base's files say of generation; nothing without a base.
-generate::GenerationConfig generation_config(const config::RunConfig& config) {
-  const config::ModelConfig& model = config.model;
-  if (model.model_name_or_path.empty()) return {};
-  return generate::read_generation_config(
-      hf::locate_model(model.model_name_or_path, hub_place(model)));
-}
-
 std::vector<int32_t> eos_ids_in(const Json& model_config) {
   const Json entry = model_config.value("eos_token_id", Json());
   std::vector<int32_t> ids;
@@ -49,10 +40,9 @@ std::vector<int32_t> eos_ids_in(const Json& model_config) {
 }
 
 // Those of the base's files, and the tokenizer's, as the reference's Trainer aligns them.
-std::vector<int32_t> eos_ids_of(const config::RunConfig& config, const Json& model_config,
-                                const text::Tokenizer& tokenizer) {
-  std::vector<int32_t> ids = generation_config(config).eos_ids;
-  if (ids.empty()) ids = eos_ids_in(model_config);
+std::vector<int32_t> eos_ids_of(const Trainee& trainee, const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = trainee.generation.eos_ids;
+  if (ids.empty()) ids = eos_ids_in(trainee.model_config);
   if (tokenizer.eos_id()) ids.push_back(*tokenizer.eos_id());
   return ids;
 }
@@ -65,19 +55,27 @@ std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& to
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-}  // namespace
-
-int64_t max_answer_tokens(const config::RunConfig& config) {
-  if (!config.train.predict_with_generate) return 0;
-  // As the reference counts: the start token is part of the length.
+// As the settings bound an answer. The reference counts the start token as part of its length.
+int64_t max_set_tokens(const config::RunConfig& config) {
   return config.train.generation_max_length.value_or(
              std::max<int64_t>(config.data.max_target_length, 2)) -
          1;
 }
 
+}  // namespace
+
+int64_t max_answer_tokens(const config::RunConfig& config,
+                          const generate::GenerationConfig& generation) {
+  if (!config.train.predict_with_generate) return 0;
+  if (!generation.max_new_tokens) return max_set_tokens(config);
+  if (*generation.max_new_tokens >= 1) return *generation.max_new_tokens;
+  throw ConfigError("{}: found max_new_tokens {}, expected at least 1; correct the file",
+                    generation.source, *generation.max_new_tokens);
+}
+
 std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return {};
-  const generate::GenerationConfig file = generation_config(config);
+  const generate::GenerationConfig file = load_generation_config(config.model);
   std::vector<std::string> warnings;
   for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
   const auto warn = [&](const char* key, const std::string& value) {
@@ -88,11 +86,14 @@ std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (file.do_sample.value_or(false)) warn("do_sample", "true");
   const double penalty = file.repetition_penalty.value_or(1.0);
   if (penalty != 1.0) warn("repetition_penalty", fmt::format("{}", penalty));
-  if (file.max_new_tokens) {
+  const int64_t most = max_answer_tokens(config, file);
+  if (most != max_set_tokens(config)) {
     warnings.push_back(fmt::format(
-        "warning: {}: max_new_tokens {} is not applied here, though transformers lets it go before "
-        "generation_max_length; evaluations' answers have {} at most",
-        file.source, *file.max_new_tokens, counted(max_answer_tokens(config), "token")));
+        "warning: {}: max_new_tokens {} goes before {}, as in transformers; "
+        "evaluations' answers have {} at most",
+        file.source, most,
+        config.train.generation_max_length ? "generation_max_length" : "max_target_length",
+        counted(most, "token")));
   }
   return warnings;
 }
@@ -147,9 +148,8 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
                                     const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
-  const AnswerOptions options{max_answer_tokens(config),
-                              eos_ids_of(config, trainee.model_config, tokenizer),
-                              is_asked_to_stop};
+  const AnswerOptions options{max_answer_tokens(config, trainee.generation),
+                              eos_ids_of(trainee, tokenizer), is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {

@@ -16,8 +16,10 @@
 
 namespace strata::train {
 
-// The most tokens of an answer that an evaluation writes; 0: it writes none.
-int64_t max_answer_tokens(const config::RunConfig& config);
+// The most tokens of an answer that an evaluation writes: those that the base's files bound it by
+// go before the settings, as in the reference. 0: it writes none.
+int64_t max_answer_tokens(const config::RunConfig& config,
+                          const generate::GenerationConfig& generation);
 
 // What the base's files ask of generation that evaluations do not do, a line each; none where they
 // write no answers.

@@ -122,7 +122,8 @@ std::string run_evaluation_batch(const config::RunConfig& config, Trainee& train
   const data::MicroBatch rows =
       data::collate_rows(dataset, longest.rows, trainee.model->decoder_start_id());
   evaluate_batch(config, trainee, recipe, rows, split);
-  const int64_t answer_tokens = split == Split::kEval ? max_answer_tokens(config) : 0;
+  const int64_t answer_tokens =
+      split == Split::kEval ? max_answer_tokens(config, trainee.generation) : 0;
   const std::string text = fmt::format("evaluation batch of {} tokens", longest.num_tokens);
   if (answer_tokens == 0) return text;
   greedy_answers(to_tensors(rows, trainee.store->options().device),

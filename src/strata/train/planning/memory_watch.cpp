@@ -11,7 +11,6 @@
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
-#include "strata/train/loop/answers.h"
 #include "strata/train/planning/planned_room.h"
 
 namespace strata::train {
@@ -90,7 +89,7 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   if (const auto rows = config.preference.precompute_ref_batch_size) {
     run_forward(datasets.train, *rows);
   }
-  if (datasets.eval && max_answer_tokens(config) > 0) {
+  if (datasets.eval && config.train.predict_with_generate) {
     request.answered_documents =
         largest_batch(*datasets.eval, of(forward_rows(config)), Share::kSource);
   }

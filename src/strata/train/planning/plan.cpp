@@ -228,7 +228,7 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
     walk.eval_documents = !request.eval_documents.empty()
                               ? request.eval_documents
                               : full_batch(rows, config, *trainee.model);
-    walk.answer_tokens = max_answer_tokens(config);
+    walk.answer_tokens = max_answer_tokens(config, trainee.generation);
     walk.answered_sources =
         !request.answered_documents.empty() ? request.answered_documents : walk.eval_documents;
   }

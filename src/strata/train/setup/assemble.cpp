@@ -7,6 +7,7 @@
 #include "strata/adapters/lora_init.h"
 #include "strata/checkpoint/base_mark.h"
 #include "strata/comm/agreement.h"
+#include "strata/config/optim_args.h"
 #include "strata/config/recipes.h"
 #include "strata/hf/base_fingerprint.h"
 #include "strata/libtorch/memory_kind.h"
@@ -104,14 +105,18 @@ OffloadBytes offload_bytes(const config::RunConfig& config, const Target& target
 
 void make_optimizer(const config::RunConfig& config, Trainee& trainee) {
   const MemoryScope scope(MemoryKind::kOptimizer);
-  trainee.optimizer =
-      optim::make_optimizer(*trainee.store, {.name = config.optim.optim,
-                                             .beta1 = config.optim.adam_beta1,
-                                             .beta2 = config.optim.adam_beta2,
-                                             .eps = config.optim.adam_epsilon,
-                                             .weight_decay = config.optim.weight_decay,
-                                             .state_files = trainee.offload.state_files(),
-                                             .sub_group_size = config.shard.sub_group_size});
+  const config::SgdArgs sgd = config::parse_sgd_args(config.optim.optim_args, "optim_args");
+  trainee.optimizer = optim::make_optimizer(
+      *trainee.store,
+      {.name = config.optim.optim,
+       .beta1 = config.optim.adam_beta1,
+       .beta2 = config.optim.adam_beta2,
+       .eps = config.optim.adam_epsilon,
+       .weight_decay = config.optim.weight_decay,
+       .decays_all = config.optim.decay_norms_and_biases,
+       .momentum = {.factor = sgd.momentum, .dampening = sgd.dampening, .nesterov = sgd.nesterov},
+       .state_files = trainee.offload.state_files(),
+       .sub_group_size = config.shard.sub_group_size});
   if (!config.preference.sync_ref_model) return;
   auto reference =
       std::make_unique<optim::TrailingWeights>(*trainee.store, std::move(trainee.optimizer));

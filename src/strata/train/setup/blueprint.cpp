@@ -44,6 +44,9 @@ GrownVocabulary settle_model_config(const config::RunConfig& config, bool is_ima
   const config::RecipeRow& recipe = config::recipe_of(config);
   trainee.model_config = load_model_config(config.model, is_imagined);
   require_recipe_of(trainee.model_config, config);
+  if (config.train.predict_with_generate) {
+    trainee.generation = load_generation_config(config.model, is_imagined);
+  }
   trainee.balancing = balancing_of(config, trainee.model_config);
   if (recipe.reads_labels) {
     trainee.has_new_head = give_labels(config.classify, trainee.model_config);

@@ -257,7 +257,8 @@ void introduce(const config::RunConfig& config, Trainee& trainee, const Datasets
     trainer.say(line);
   for (const std::string& note : notes) trainer.say(note);
   for (const std::string& line : datasets.warnings) trainer.say("warning: " + line);
-  for (const std::string& line : describe_losses(datasets.train.stats(), config)) {
+  for (const std::string& line :
+       describe_losses(datasets.train.stats(), config, datasets.max_length)) {
     trainer.say(line);
   }
 }

@@ -41,6 +41,13 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
   return read_json_file(path);
 }
 
+generate::GenerationConfig load_generation_config(const config::ModelConfig& config, bool alone) {
+  if (config.model_name_or_path.empty()) return {};
+  const auto locate = alone ? hf::locate_model_config : hf::locate_model;
+  const fs::path path = locate(config.model_name_or_path, hub_place(config), {});
+  return generate::read_generation_config(fs::is_directory(path) ? path : path.parent_path());
+}
+
 void require_recipe_of(const Json& model_config, const config::RunConfig& config) {
   const bool has_encoder = models::has_encoder(model_config);
   if (models::is_encoder(model_config) && !config::recipe_of(config).reads_labels) {

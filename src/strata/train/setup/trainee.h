@@ -10,6 +10,7 @@
 #include "strata/adapters/lora.h"
 #include "strata/base/json.h"
 #include "strata/config/run_config.h"
+#include "strata/generate/generation_config.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/models/model.h"
 #include "strata/optim/optimizer.h"
@@ -29,8 +30,9 @@ namespace strata::train {
 struct Trainee {
   explicit Trainee(const config::RunConfig& config) : offload(config.shard) {}
 
-  OffloadFolders offload;  // first: what rests in them goes before
-  Json model_config;       // config.json of the base
+  OffloadFolders offload;                 // first: what rests in them goes before
+  Json model_config;                      // config.json of the base
+  generate::GenerationConfig generation;  // its files' own, where evaluations write answers
   std::unique_ptr<models::Model> model;
   std::unique_ptr<adapters::LoraAdapter> adapter;  // null: the whole model trains
   std::optional<hf::AdapterConfig> continued_adapter;
