@@ -1,6 +1,6 @@
 # Oracle: bash runs the written script with stand-ins for sbatch, srun and scontrol on PATH; what two
 # "machines" (network namespaces) of one rank train equals a run of two ranks without SLURM; sbatch's
-# manual for options.
+# manual for options; srun's source (srun_job.c) for what it does with signals.
 import json
 import os
 import re
@@ -13,7 +13,8 @@ import pytest
 from running import PROGRAM, base_flags, environment, flag_words, run_strata
 from two_machines import two_machines
 
-# One process a node, told apart by SLURM_NODEID; signals are passed on, as the real one does.
+# One process a node, told apart by SLURM_NODEID. As the real one does, it passes USR1 and USR2 on and
+# answers TERM and HUP by killing its tasks.
 SRUN = """#!/bin/bash
 echo "$@" > "$FAKE/srun.log"
 while [[ $1 == --* ]]; do shift; done
@@ -24,7 +25,7 @@ for ((i = 0; i < SLURM_NNODES; i++)); do
   pids+=($!)
 done
 trap 'kill -USR1 "${pids[@]}"' USR1
-trap 'kill -TERM "${pids[@]}"' TERM
+trap 'kill -KILL "${pids[@]}"' TERM HUP
 trap 'kill -USR2 "${pids[@]}"' USR2
 highest=0
 for pid in "${pids[@]}"; do
@@ -291,7 +292,7 @@ def test_a_job_that_was_stopped_comes_again(cluster, tmp_path, sent, code, words
         process.send_signal(sent)
     output = process.communicate(timeout=30)[0]
     assert process.returncode == code, output
-    assert output.count("got " + signal.Signals(sent).name[3:]) == 2 if sent else True
+    assert output.count("got USR1") == 2 if sent else "got" not in output
     assert requeued(cluster) == comes_again
 
 

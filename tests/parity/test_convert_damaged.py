@@ -12,7 +12,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file, save_file
 
 from converting import optimizer_of
-from running import strata
+from running import base_flags, run_strata, strata
 
 
 class Call:
@@ -133,3 +133,28 @@ def test_states_saved_without_checksums_are_read(saved_run, tmp_path, kind):
         data[entry + 16:entry + 20] = b"\x01\x02\x03\x04"
         source.write_bytes(data)
         assert "found the checksum" in strata("inspect", source, "--verify", code=1)
+
+
+@pytest.mark.parametrize("name,goes_on", [("qwen3_moe", False), ("gpt_oss", True)])
+def test_experts_in_one_tensor_are_no_state_of_a_model_whose_files_have_each(inputs, tmp_path, name, goes_on):
+    """As FSDP saves what transformers trains; oracle for the family that has them so in its files, too: a run goes on."""
+    from transformers import AutoModelForCausalLM
+
+    base, state = inputs.model(name), tmp_path / "state"
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    weights = dict(model.named_parameters())
+    moments = {n: dict(step=torch.tensor(1.0), exp_avg=torch.zeros_like(w), exp_avg_sq=torch.zeros_like(w)) for n, w in weights.items()}
+    state.mkdir()
+    torch.save(model.state_dict(), state / "pytorch_model_fsdp.bin")
+    torch.save(dict(state=moments, param_groups=[dict(params=list(weights), lr=1e-3)]), state / "optimizer.bin")
+    shutil.copy(base / "config.json", state)
+    said = strata("convert", state, tmp_path / "out", "--to", "strata", code=0 if goes_on else 1)
+    if goes_on:
+        flags = base_flags(base, inputs.data("messages"), tmp_path / "out", max_steps=2, resume_from_checkpoint=True)
+        assert run_strata(flags).state["global_step"] == 2
+        return
+    assert 'found the experts of a layer in one tensor ("model.layers.0.mlp.experts.' in said and "save_pretrained()" in said
+    assert not (tmp_path / "out").exists()
+    strata("convert", state, tmp_path / "model", "--to", "safetensors")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "model").state_dict()
+    assert all(torch.equal(again[n], w) for n, w in model.state_dict().items())

@@ -97,6 +97,27 @@ def test_moments_have_their_weights(reference, tmp_path, name):
             assert torch.equal(ours[weight][kind], kinds[kind]), (weight, kind)
 
 
+def test_a_schedule_that_asks_evaluations_begins_anew(reference, tmp_path):
+    """Where no checkpoint of a run with it is gone on from: Trainer's, or one of another schedule. Oracle: its
+    definition, the learning rate as given until evaluations have not been better for `patience`."""
+    flags, folder, *_ = reference("full")
+    strata("convert", folder / "checkpoint-3", tmp_path / "theirs", "--to", "strata")
+    run_strata({**flags, "output_dir": tmp_path / "ours", "max_steps": 3, "save_strategy": "steps", "save_steps": 3})
+    for name in ("theirs", "ours"):
+        found = run_strata({**flags, "output_dir": tmp_path / name, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps",
+                            "eval_steps": 1, "resume_from_checkpoint": True, "lr_scheduler_type": "reduce_lr_on_plateau",
+                            "lr_scheduler_kwargs": '{"patience": 0, "threshold": 0.9}'})
+        assert "found no state of lr_scheduler_type reduce_lr_on_plateau, expected that of a run that had it; the schedule begins anew" in found.text
+        rates = [row["learning_rate"] for row in found.history if "loss" in row and row["step"] > 3]
+        assert rates == pytest.approx([5e-3, 5e-3, 5e-4], rel=1e-12)
+    # Its own checkpoint says how far it was.
+    again = run_strata({**flags, "output_dir": tmp_path / "ours", "eval_strategy": "steps", "eval_steps": 1, "max_steps": 7,
+                        "resume_from_checkpoint": True, "lr_scheduler_type": "reduce_lr_on_plateau",
+                        "lr_scheduler_kwargs": '{"patience": 0, "threshold": 0.9}'})
+    assert "begins anew" not in again.text
+    assert again.history[-2]["learning_rate"] == pytest.approx(5e-5, rel=1e-12)
+
+
 def test_files_of_torch_beside_numbered_states(reference, tmp_path):
     """Oracle: the same checkpoint with its safetensors; what is advised leads there."""
     import torch

@@ -139,8 +139,8 @@ class Script {
         "# Told to stop (USR1 before the time limit, TERM at pre-emption): the ranks save and "
         "end.");
     line("stopped=false");
-    line("trap 'stopped=true; kill -USR1 \"$step\"' USR1");
-    line("trap 'stopped=true; kill -TERM \"$step\"' TERM");
+    line("# Not TERM: srun answers it by killing its tasks.");
+    line("trap 'stopped=true; kill -USR1 \"$step\"' USR1 TERM");
     line("trap 'kill -USR2 \"$step\"' USR2  # they save and go on");
     line("wait \"$step\"");
     line("code=$?");

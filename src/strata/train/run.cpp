@@ -21,6 +21,7 @@
 #include "strata/train/planning/memory_error.h"
 #include "strata/train/planning/memory_watch.h"
 #include "strata/train/planning/planned_room.h"
+#include "strata/train/same_inputs.h"
 #include "strata/train/saving/result_line.h"
 #include "strata/train/saving/results.h"
 #include "strata/train/saving/resume.h"
@@ -181,6 +182,15 @@ void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Devic
   }
 }
 
+// Ranks that have read other rows would make other steps of them: the run would train on some rows
+// twice and on others never, or end in the middle of an epoch.
+void require_same_inputs(comm::Rendezvous& rendezvous, const config::RunConfig& config,
+                         const Datasets& datasets) {
+  std::string text;
+  if (rendezvous.options().world_size > 1) text = inputs_text(config, datasets);
+  rendezvous.require_same("model and data", text, text);
+}
+
 // Model and data from where the settings say, each rank's part of them. Before hours may go into
 // the data, what the model and the settings contradict each other in is an error.
 Datasets fetch_and_prepare(const config::RunConfig& config, comm::Mesh& mesh, at::Device device,
@@ -252,6 +262,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
       "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
   PreparationLine line(output, environment.rank == 0);
   const Datasets datasets = fetch_and_prepare(config, mesh, device, line);
+  require_same_inputs(rendezvous, config, datasets);
   std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
   if (sharing.warning) notes.push_back(*sharing.warning);
   if (config::recipe_of(config).reads_labels) {

@@ -367,6 +367,7 @@ std::vector<std::string> convert(SavedState& state, const fs::path& out,
         state.path().string());
   }
   require_values(state);
+  if (options.target == ConvertTarget::kStrata) require_own_experts(state);
   std::vector<std::string> notes = remove_abandoned(out, std::array{state.path()});
   for (std::string& note : notes_on_what_is_left_out(state, options)) {
     notes.push_back(std::move(note));

@@ -96,6 +96,11 @@ bool holds_packed(const SavedState& state);
 // of all where there is none. Requires: the state has tensors.
 hf::DType plain_type(const SavedState& state);
 
+// transformers trains the experts of a layer as one tensor, also where the model's files have one
+// for each, and so states of FSDP name them: FormatError where nothing could go on from such a
+// state of a whole model.
+void require_own_experts(const SavedState& state);
+
 // Throws ConfigError unless the folder may be created or is empty.
 void require_new_folder(const std::filesystem::path& out);
 

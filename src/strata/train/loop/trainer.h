@@ -109,6 +109,8 @@ class Trainer {
   void set_phase(std::string_view phase);
   bool is_main() const { return world_.rank() == 0; }
   void resume(const std::function<void(const std::string&)>& note);
+  void go_on_with_schedule(const Json& progress,
+                           const std::function<void(const std::string&)>& note);
   // Rank 0.
   void open_events();
   void open_progress(const Output& output);

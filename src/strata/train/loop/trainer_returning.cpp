@@ -32,7 +32,7 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
         step_ = state.global_step;
         if (is_main()) log_.go_on(state.log_history);
         sums_.go_on(progress);
-        if (metric_schedule_) metric_schedule_->load(progress.at("lr_schedule"));
+        if (metric_schedule_) go_on_with_schedule(progress, note);
         if (loss_scaler_ && progress.contains("loss_scaler")) {
           loss_scaler_->load(progress.at("loss_scaler"));
         }
@@ -59,6 +59,17 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
       note(line);
     }
   });
+}
+
+void Trainer::go_on_with_schedule(const Json& progress,
+                                  const std::function<void(const std::string&)>& note) {
+  const auto saved = progress.find("lr_schedule");
+  if (saved != progress.end()) return metric_schedule_->load(*saved);
+  note(
+      fmt::format("warning: resume_from_checkpoint: found no state of lr_scheduler_type {}, "
+                  "expected that of a run that had it; the schedule begins anew at a learning rate "
+                  "of {}",
+                  config_.optim.lr_scheduler_type, metric_schedule_->learning_rate()));
 }
 
 std::string Trainer::progress_text() const {

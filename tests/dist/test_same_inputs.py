@@ -1,0 +1,106 @@
+# Oracle: one machine's files: ranks that read other ones, as where each machine has a copy of its own, are
+# told apart before training, both named.
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from running import PROGRAM, base_flags, environment, flag_words
+
+# Beyond the date line from each other: never the same day.
+ZONES = "<+14>-14", "<-12>+12"
+DATED = ("{{ strftime_now('%d %b %Y') }}{% for m in messages %}"
+         "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{% endfor %}")
+
+
+def start(folder, flags, before=""):
+    """Two ranks, each in a folder of its own, in which `model` and `data` lie."""
+    wrapper = folder / "rank.sh"
+    words = " ".join([str(PROGRAM), "sft", "--cpu", *flag_words(flags)])
+    wrapper.write_text(f"#!/bin/sh\ncd {folder}/$RANK && {before} exec {words}\n")
+    wrapper.chmod(0o755)
+    return subprocess.run([str(PROGRAM), "launch", "--num_processes", "2", "--cpu", "--max_restarts", "1", "--no_python", str(wrapper)],
+                          capture_output=True, text=True, timeout=120, env=environment())
+
+
+@pytest.fixture
+def copies(inputs, tmp_path):
+    for rank in "01":
+        shutil.copytree(inputs.model("plain"), tmp_path / rank / "model")
+        shutil.copytree(inputs.data("messages"), tmp_path / rank / "data")
+    return tmp_path
+
+
+def flags_of(folder, **flags):
+    return base_flags("model", "data", folder / "out", max_steps=2, **flags)
+
+
+def edit_rows(copies, split, change):
+    file = copies / "1" / "data" / f"{split}.jsonl"
+    rows = file.read_text().splitlines(keepends=True)
+    change(rows)
+    file.write_text("".join(rows))
+
+
+def drop_row(copies):
+    edit_rows(copies, "train", lambda rows: rows.pop(7))
+
+
+def swap_rows(copies):
+    edit_rows(copies, "train", lambda rows: rows.insert(0, rows.pop()))
+
+
+def drop_row_of_evaluation(copies):
+    edit_rows(copies, "test", lambda rows: rows.pop())
+
+
+def change_config(copies):
+    file = copies / "1" / "model" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "rms_norm_eps": 1e-3}))
+
+
+def test_ranks_with_another_state_of_a_model_on_the_hub(inputs, tmp_path):
+    """The branch moved between two downloads; weights that differ alone are seen nowhere else."""
+    states = ["a" * 40, "b" * 40]
+    for rank, state in enumerate(states):
+        cache = tmp_path / str(rank) / "home" / "hub" / "models--some--model"
+        shutil.copytree(inputs.model("plain"), cache / "snapshots" / state)
+        (cache / "refs").mkdir()
+        (cache / "refs" / "main").write_text(state)
+    flags = base_flags("some/model", inputs.data("messages"), tmp_path / "out", max_steps=2)
+    result = start(tmp_path, flags, before="HF_HOME=$PWD/home HF_HUB_OFFLINE=1")
+    assert result.returncode == 2, result.stderr
+    assert (f'model and data: found "model in the state {states[0]} of the Hub" on rank 0 but '
+            f'"model in the state {states[1]} of the Hub" on rank 1') in result.stderr
+
+
+@pytest.mark.parametrize("change,own,other", [
+    (drop_row, "40 rows of training data with tokens .{16}", "39 rows of training data with tokens .{16}"),
+    (swap_rows, "40 rows of training data with tokens .{16}", "40 rows of training data with tokens .{16}"),
+    (drop_row_of_evaluation, "9 rows of evaluation data with tokens .{16}", "8 rows of evaluation data with tokens .{16}"),
+    (change_config, "config.json of the model with content .{16}", "config.json of the model with content .{16}"),
+])
+def test_ranks_with_other_files_are_named_before_training(copies, change, own, other):
+    change(copies)
+    result = start(copies, flags_of(copies, eval_strategy="steps"))
+    assert result.returncode == 2, result.stderr
+    line = re.search(f'error: model and data: found "({own})" on rank 0 but "({other})" on rank 1, expected the same on all ranks',
+                     result.stderr)
+    assert line and line[1] != line[2], result.stderr
+    assert "again" not in result.stderr
+    assert not [name for name in os.listdir(copies / "out") if name != ".lock"]
+
+
+def test_machines_on_either_side_of_midnight_train(copies):
+    """Rows into which the template writes the date differ, and are still the same rows."""
+    for rank in "01":
+        (copies / rank / "model" / "chat_template.jinja").write_text(DATED)
+    zones = f'TZ=$([ $RANK = 0 ] && echo "{ZONES[0]}" || echo "{ZONES[1]}")'
+    result = start(copies, flags_of(copies, dataset_cache=False), before=zones)
+    assert result.returncode == 0, result.stderr
+    drop_row(copies)
+    result = start(copies, flags_of(copies, dataset_cache=False), before=zones)
+    assert '"40 rows of training data" on rank 0 but "39 rows of training data" on rank 1' in result.stderr
