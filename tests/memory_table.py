@@ -96,6 +96,7 @@ EXPERTS = dict(lora_dropout=0, lora_target_parameters=["experts.gate_up_proj", "
 PACKED = dict(packing=True, packing_strategy="wrapped", max_length=128)
 PARTS = dict(fsdp_version=2, fsdp_reshard_after_forward=2)
 WHOLE = dict(gradient_checkpointing=False)
+EVALUATED = dict(eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8, splits="train,train[:16]")
 STATE_IN_FILES = dict(offload_optimizer_device="nvme")
 PARAMETERS_IN_FILES = dict(offload_param_device="nvme", sub_group_size=100_000)
 FILES = dict(STATE_IN_FILES, offload_param_device="nvme")
@@ -127,10 +128,8 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, load_in_4bit=True)),
     (2, "FULL_SHARD", dict(LORA, load_in_4bit=True, dtype="bfloat16", optim="paged_adamw_8bit")),
     # Evaluations round activations to codes.
-    (2, "FULL_SHARD", dict(LORA, load_in_8bit=True, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8,
-                           splits="train,train[:16]")),
-    (1, "NO_SHARD", dict(LORA, load_in_8bit=True, bf16=True, eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8,
-                         splits="train,train[:16]")),
+    (2, "FULL_SHARD", dict(LORA, load_in_8bit=True, **EVALUATED)),
+    (1, "NO_SHARD", dict(LORA, load_in_8bit=True, bf16=True, **EVALUATED)),
     (2, "FULL_SHARD", dict(PROMPT, num_virtual_tokens=20)),
     (1, "NO_SHARD", dict(PROMPT, num_virtual_tokens=20, dtype="bfloat16")),
     (2, "FULL_SHARD", dict(PREFIX, num_virtual_tokens=20)),

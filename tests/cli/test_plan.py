@@ -2,6 +2,7 @@
 import hashlib
 import http.server
 import json
+import os
 import re
 import subprocess
 import threading
@@ -23,9 +24,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def strata(*words, code=0):
+def strata(*words, code=0, env=None):
     process = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True,
-                             env=environment(), timeout=60)
+                             env=env or environment(), timeout=60)
     assert process.returncode == code, process.stdout + process.stderr
     return process.stderr if code == 2 else process.stdout
 
@@ -77,6 +78,23 @@ def test_a_reference_that_follows_is_the_weights_once_more(folder):
         for value in row(strata(*words, *more), "optimizer"):
             assert value == pytest.approx(factor * shard, rel=1e-3)
 
+
+
+def test_threads_are_those_of_a_rank_that_is_launched(folder):
+    """Oracle: the plan of a program that has a rank's threads. What MKL packs depends on them."""
+    cores = len(os.sched_getaffinity(0))
+    words = ["plan", "--model_name_or_path", folder, "--bf16", "false", "--device", "cpu", "--max_length", 2048]
+
+    def runtime(*more, **variables):
+        bare = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+        return float(re.search(r"runtime ([\d.]+) MB", strata(*words, *more, env={**bare, **variables}))[1])
+
+    of_one = runtime("--num_processes", cores, OMP_NUM_THREADS="1")
+    assert runtime("--num_processes", cores) == pytest.approx(of_one, abs=4)
+    of_one = runtime("--num_processes", 1, OMP_NUM_THREADS="1")
+    assert runtime("--num_processes", 1, "--num_cpu_threads_per_process", 1) == pytest.approx(of_one, abs=4)
+    two = runtime("--num_processes", 2 * cores, OMP_NUM_THREADS="2")
+    assert runtime("--num_processes", 2 * cores, "--num_cpu_threads_per_process", 2, OMP_NUM_THREADS="1") == pytest.approx(two, abs=4)
 
 
 def test_estimate_memory_is_the_same_command(folder):

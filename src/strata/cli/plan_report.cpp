@@ -1,9 +1,11 @@
 #include "strata/cli/plan_report.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include "strata/base/byte_size.h"
@@ -13,6 +15,7 @@
 #include "strata/cli/plan_changes.h"
 #include "strata/config/derived.h"
 #include "strata/config/describe.h"
+#include "strata/launch/plan.h"
 #include "strata/memory/accelerate_estimate.h"
 #include "strata/memory/deepspeed_estimate.h"
 #include "strata/memory/device_probe.h"
@@ -56,8 +59,22 @@ PlannedPlace place_of(const config::RunConfig& config) {
   return place;
 }
 
+// A launcher divides the cores among the ranks of a machine, and what libraries keep beside a
+// product depends on their threads. Where OMP_NUM_THREADS is set, this program has as many as a
+// rank.
+void use_threads_of_a_rank(const config::RunConfig& config, const PlannedPlace& place) {
+  static const launch::MachineFacts machine = launch::inspect_machine({});
+  static const int own = at::get_num_threads();
+  const int of_rank =
+      launch::threads_of_rank(config.launch, machine, place.world_size / place.nodes);
+  const bool is_told = config.launch.num_cpu_threads_per_process > 0;
+  if (!is_told && machine.has_omp_num_threads) return;
+  at::set_num_threads(is_told ? of_rank : std::min(of_rank, own));
+}
+
 train::RunPlan plan_at(const config::RunConfig& config, const PlannedPlace& place,
                        int64_t most_bytes = std::numeric_limits<int64_t>::max()) {
+  use_threads_of_a_rank(config, place);
   train::PlanRequest request;
   request.most_bytes = most_bytes;
   request.world_size = place.world_size;

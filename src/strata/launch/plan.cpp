@@ -155,6 +155,12 @@ MachineFacts inspect_machine(const config::LaunchConfig& config) {
           .cores = config.enable_cpu_affinity ? inspect_cores() : std::vector<Core>()};
 }
 
+int threads_of_rank(const config::LaunchConfig& config, const MachineFacts& machine,
+                    int local_world_size) {
+  if (config.num_cpu_threads_per_process > 0) return config.num_cpu_threads_per_process;
+  return std::max(machine.num_cores / local_world_size, 1);
+}
+
 LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& machine,
                        std::vector<std::string> command, double start_time) {
   LaunchPlan plan;
@@ -171,9 +177,7 @@ LaunchPlan plan_launch(const config::LaunchConfig& config, const MachineFacts& m
   plan.launch_time = fmt::format("{:.3f}", start_time);
   plan.max_restarts = config.max_restarts;
   if (config.enable_cpu_affinity) plan.cores = share_cores(machine.cores, plan.local_world_size);
-  const int threads = config.num_cpu_threads_per_process > 0
-                          ? config.num_cpu_threads_per_process
-                          : std::max(machine.num_cores / plan.local_world_size, 1);
+  const int threads = threads_of_rank(config, machine, plan.local_world_size);
   plan.environment = {{"WORLD_SIZE", std::to_string(plan.world_size)},
                       {"LOCAL_WORLD_SIZE", std::to_string(plan.local_world_size)},
                       {"MASTER_ADDR", address.empty() ? "127.0.0.1" : address},

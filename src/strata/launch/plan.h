@@ -46,6 +46,12 @@ struct MachineFacts {
 };
 MachineFacts inspect_machine(const config::LaunchConfig& config);
 
+// Threads of a rank, of which a machine has `local_world_size`: as many as the settings say, else
+// its share of the cores. Where OMP_NUM_THREADS is set that counts unless the settings say
+// otherwise.
+int threads_of_rank(const config::LaunchConfig& config, const MachineFacts& machine,
+                    int local_world_size);
+
 // What is shown of a rank that has a log file; torchrun's numbers.
 inline constexpr int kTeeOutput = 1, kTeeErrors = 2, kTeeBoth = 3;
 

@@ -1,9 +1,11 @@
 #include "strata/memory/plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <ATen/ATen.h>
 
+#include "strata/base/labels.h"
 #include "strata/comm/mesh.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/nn/attention/sequence_parallel.h"
@@ -14,10 +16,31 @@
 namespace strata::memory {
 namespace {
 
-// A micro-batch of which only the targets have values: the loss looks for trained tokens. All are
-// trained but the last of each document, which has no next token; beside sources, all.
-nn::Batch imagined_batch(const std::vector<int64_t>& documents,
-                         const std::vector<int64_t>& sources) {
+// The last token of each document has no next one; of the others as many are trained, which does
+// not matter but to ranks that share rows: rank 0 has the first ones.
+void untrain(nn::Batch& batch, std::optional<int64_t> num_trained) {
+  auto* targets = batch.targets.mutable_data_ptr<int64_t>();
+  int64_t left = std::max<int64_t>(num_trained.value_or(batch.offsets.back()), 1);
+  for (size_t d = 1; d < batch.offsets.size(); ++d) {
+    const int64_t last = batch.offsets[d] - 1;
+    for (int64_t i = batch.offsets[d - 1]; i < last; ++i) {
+      if (left == 0) targets[i] = kNotTrained;
+      left = std::max<int64_t>(left - 1, 0);
+    }
+    targets[last] = kNotTrained;
+  }
+}
+
+// What one pass reads.
+struct Rows {
+  std::vector<int64_t> documents{}, sources{};
+  std::optional<int64_t> num_trained{};
+};
+
+// A micro-batch of which only the targets have values: the loss looks for trained tokens. Beside
+// sources all are.
+nn::Batch imagined_batch(const Rows& rows) {
+  const std::vector<int64_t>&documents = rows.documents, &sources = rows.sources;
   nn::Batch batch;
   batch.offsets = {0};
   for (int64_t tokens : documents) batch.offsets.push_back(batch.offsets.back() + tokens);
@@ -28,10 +51,10 @@ nn::Batch imagined_batch(const std::vector<int64_t>& documents,
   batch.token_keys = at::empty({tokens}, on_meta);
   batch.targets = at::zeros({tokens}, at::kLong);
   if (!sources.empty()) {
-    batch.source = std::make_shared<const nn::Batch>(imagined_batch(sources, {}));
+    batch.source = std::make_shared<const nn::Batch>(imagined_batch({.documents = sources}));
     return batch;
   }
-  for (size_t d = 1; d < batch.offsets.size(); ++d) batch.targets[batch.offsets[d] - 1] = -100;
+  untrain(batch, rows.num_trained);
   batch.first_labels.assign(documents.size(), 0);
   return batch;
 }
@@ -71,9 +94,11 @@ class Walk {
 
   Plan run() {
     executor_.observe(phase_observer(account_));
+    if (options_.asks_first) ask();
     if (!is_over()) optimizer_step();
     if (!is_over()) repeat_step();
     if (!is_over()) evaluate();
+    if (!is_over() && !options_.eval_documents.empty()) repeat_evaluation();
     executor_.observe({});
     if (!is_over()) save();
     Plan plan{account_.phases(), account_.peak(), account_.elsewhere(), sent_, {}};
@@ -87,9 +112,8 @@ class Walk {
   bool is_over() const { return account_.peak().peak_bytes > options_.most_bytes; }
 
   // What rank 0 has of it.
-  nn::Batch imagined_part(const std::vector<int64_t>& documents,
-                          const std::vector<int64_t>& sources) const {
-    const nn::Batch batch = imagined_batch(documents, sources);
+  nn::Batch imagined_part(const Rows& rows) const {
+    const nn::Batch batch = imagined_batch(rows);
     const auto& sequence = store_.mesh().sequence;
     return sequence ? nn::part_of(batch, *sequence) : batch;
   }
@@ -103,6 +127,21 @@ class Walk {
       sent_ = {};
       optimizer_step();
       if (i >= kLeast && account_.peak().resident_bytes == before) return;
+    }
+  }
+
+  // The same, between steps: what a longer batch makes anew, such as angles, stays where it was
+  // made, amid the room of the steps that follow and of the next evaluation.
+  void repeat_evaluation() {
+    constexpr int kMost = 3;
+    for (int i = 0; i < kMost && !is_over(); ++i) {
+      const int64_t before = account_.peak().resident_bytes;
+      for (int step = 0; step < 2; ++step) {
+        sent_ = {};  // the first step refreshes nothing, the evaluation has
+        optimizer_step();
+      }
+      evaluate();
+      if (account_.peak().resident_bytes == before) return;
     }
   }
 
@@ -124,9 +163,11 @@ class Walk {
   void micro_step(bool first, bool last, int64_t times) {
     const comm::SentBytes before = comm::sent_bytes(store_.mesh());
     if (!options_.beside_documents.empty()) {
-      run_forward(options_.beside_documents, {}, shard::Products::kOfTraining);
+      run_forward({options_.beside_documents, {}, options_.num_beside_trained},
+                  shard::Products::kOfTraining);
     }
-    const nn::Batch batch = imagined_part(options_.documents, options_.sources);
+    const nn::Batch batch =
+        imagined_part({options_.documents, options_.sources, options_.num_trained});
     nn::LossSums sums;
     nn::ForwardContext context;
     context.training = true;
@@ -148,7 +189,12 @@ class Walk {
 
   void evaluate() {
     if (options_.eval_documents.empty()) return;
-    run_forward(options_.eval_documents, options_.eval_sources, shard::Products::kOfEvaluation);
+    if (!options_.eval_beside_documents.empty()) {
+      run_forward({options_.eval_beside_documents, {}, options_.num_eval_beside_trained},
+                  shard::Products::kOfEvaluation);
+    }
+    run_forward({options_.eval_documents, options_.eval_sources, options_.num_eval_trained},
+                shard::Products::kOfEvaluation);
     if (options_.answer_tokens > 0 && !is_over()) answer();
   }
 
@@ -157,7 +203,7 @@ class Walk {
   void answer() {
     constexpr int64_t kMostWalked = 32;
     const auto source =
-        std::make_shared<const nn::Batch>(imagined_batch(options_.answered_sources, {}));
+        std::make_shared<const nn::Batch>(imagined_batch({.documents = options_.answered_sources}));
     models::Model& model = store_.model();
     nn::DecoderCache cache(static_cast<int64_t>(model.blocks().size()) - model.decoder_begin() - 2);
     at::Tensor logits;
@@ -176,10 +222,22 @@ class Walk {
     }
   }
 
-  void run_forward(const std::vector<int64_t>& documents, const std::vector<int64_t>& sources,
-                   shard::Products products) {
+  // As train/recipes/reference_table.h does: what it leaves, such as angles, lies amid the room of
+  // the steps.
+  void ask() {
+    const auto run = [this](const Rows& rows, shard::Products products) {
+      if (!rows.documents.empty() && !is_over()) run_forward(rows, products);
+    };
+    run({options_.documents, {}, options_.num_trained}, shard::Products::kOfTraining);
+    run({options_.beside_documents, {}, options_.num_beside_trained}, shard::Products::kOfTraining);
+    run({options_.eval_documents, {}, options_.num_eval_trained}, shard::Products::kOfEvaluation);
+    run({options_.eval_beside_documents, {}, options_.num_eval_beside_trained},
+        shard::Products::kOfEvaluation);
+  }
+
+  void run_forward(const Rows& rows, shard::Products products) {
     account_.begin_phase("evaluate");
-    const nn::Batch batch = imagined_part(documents, sources);
+    const nn::Batch batch = imagined_part(rows);
     nn::LossSums sums;
     nn::ForwardContext context;
     context.head.sums = &sums;

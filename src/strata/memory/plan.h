@@ -4,6 +4,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,14 @@ namespace strata::memory {
 struct WalkOptions {
   std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
   std::vector<int64_t> eval_documents{};  // empty: nothing is evaluated
-  // Of a pass without gradients before that of every micro-batch; empty: there is none.
-  std::vector<int64_t> beside_documents{};
+  // Of a pass without gradients before that of every micro-batch, and before that of every
+  // evaluation batch; empty: there is none.
+  std::vector<int64_t> beside_documents{}, eval_beside_documents{};
+  // Trained tokens of the documents of each; none: all that have a next token, of targets all.
+  std::optional<int64_t> num_trained{}, num_eval_trained{};
+  std::optional<int64_t> num_beside_trained{}, num_eval_beside_trained{};
   int64_t accumulation = 1;
+  bool asks_first = false;  // all of these run forward before the first step
   // Encoder-decoder models: each document's source. Empty: there are none.
   std::vector<int64_t> sources{}, eval_sources{};
   // Those of the documents that an evaluation answers, and the most tokens of an answer; 0: none.
@@ -44,8 +50,8 @@ struct Plan {
   std::vector<StepMemory> schedule;  // of a micro-step in the steady state
 };
 
-// Runs two optimizer steps (the second is the steady state), an evaluation with its answers and an
-// export.
+// Runs optimizer steps until one takes no more room, evaluations with their answers, with steps
+// between them, in the same way, and an export.
 // Requires: everything rests on device meta, on a mesh of fake groups, and `account` is that of the
 // Imagined that lives. Loading has been done in its phase "load".
 Plan walk(Account& account, shard::UnitStore& store, shard::Executor& executor,

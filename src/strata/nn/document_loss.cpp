@@ -4,6 +4,7 @@
 
 #include "strata/base/error.h"
 #include "strata/libtorch/host_copies.h"
+#include "strata/nn/chosen_rows.h"
 
 namespace strata::nn {
 namespace {
@@ -59,7 +60,7 @@ at::Tensor document_rows(const at::Tensor& x, const ForwardContext& context) {
     const std::vector<int64_t>& offsets = context.batch->offsets;
     for (size_t d = 1; d < offsets.size(); ++d) rows.push_back(offsets[d] - 1);
   }
-  return x.index_select(0, to_device(at::tensor(rows, at::kLong), x.device()));
+  return chosen_rows(x, to_device(at::tensor(rows, at::kLong), x.device()));
 }
 
 at::Tensor document_means(const at::Tensor& x, const ForwardContext& context) {

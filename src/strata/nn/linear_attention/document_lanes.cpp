@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/libtorch/host_copies.h"
+#include "strata/nn/chosen_rows.h"
 
 namespace strata::nn {
 namespace {
@@ -79,7 +80,7 @@ at::Tensor in_lanes(const at::Tensor& x, const DocumentLanes& lanes) {
   const at::Tensor rows = at::constant_pad_nd(x.to(at::kFloat), padding);
   std::vector<int64_t> sizes{lanes.num_lanes, lanes.num_chunks, lanes.chunk_size};
   sizes.insert(sizes.end(), x.sizes().begin() + 1, x.sizes().end());
-  return rows.index_select(0, lanes.source).view(sizes);
+  return chosen_rows(rows, lanes.source).view(sizes);
 }
 
 const DocumentLanes& LaneTable::of(const Batch& batch) {

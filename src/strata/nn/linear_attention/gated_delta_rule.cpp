@@ -10,6 +10,7 @@
 
 #include "strata/base/activity_timer.h"
 #include "strata/libtorch/without_autograd.h"
+#include "strata/nn/chosen_rows.h"
 #include "strata/nn/function_state.h"
 
 namespace strata::nn {
@@ -124,7 +125,7 @@ DeltaResult run_chunks(const Heads& heads, const DeltaCall& call) {
   // [L, N, C, H, r, value_dim].
   const at::Tensor all = at::stack(outs, 1).permute({0, 1, 4, 2, 3, 5});
   const at::Tensor rows = all.reshape({call.lanes.num_places(), heads.v.size(1), heads.v.size(2)});
-  return {rows.index_select(0, call.lanes.place), state};
+  return {chosen_rows(rows, call.lanes.place), state};
 }
 
 // Key heads `first` to `first + count` of whole tensors.

@@ -1,56 +1,38 @@
 #include "strata/train/planning/memory_watch.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <fmt/format.h>
 
 #include "strata/base/resident_memory.h"
 #include "strata/config/checks/rated_checks.h"
-#include "strata/data/collate.h"
+#include "strata/config/recipes.h"
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
 #include "strata/memory/plan_text.h"
 #include "strata/memory/probe.h"
+#include "strata/train/planning/largest_batch.h"
 #include "strata/train/planning/planned_room.h"
 
 namespace strata::train {
 namespace {
 
-// By which documents of rows a pass is long.
-enum class Share { kOwn, kMismatched, kSource };
-
-// Tokens that a row has in such a pass.
-int64_t tokens_of(const data::TokenStore& dataset, size_t row, Share share) {
-  if (share == Share::kOwn) return dataset.num_own_tokens(row);
-  return dataset.lengths(row)[share == Share::kSource ? 0 : 1];
+// A target of an encoder-decoder model trains whole, and who judges whole texts makes no logits.
+bool learns_some_tokens(const config::RunConfig& config) {
+  const config::RecipeRow& recipe = config::recipe_of(config);
+  return !recipe.has_encoder && !recipe.judges_documents();
 }
 
-struct BatchSize {
-  int64_t rows = 1;
-  // Several ranks have full batches: of a set with fewer rows than one of them rows repeat.
-  bool is_filled = false;
-};
+void enlarge(std::vector<int64_t>& documents, std::vector<int64_t> others) {
+  const auto tokens = [](const std::vector<int64_t>& of) {
+    return std::reduce(of.begin(), of.end());
+  };
+  if (tokens(others) > tokens(documents)) documents = std::move(others);
+}
 
-// Tokens of the documents of the longest rows that one batch has together.
-std::vector<int64_t> largest_batch(const data::TokenStore& dataset, const BatchSize& size,
-                                   Share share = Share::kOwn) {
-  std::vector<size_t> order(dataset.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto count = static_cast<size_t>(size.rows);
-  const size_t taken = std::min(order.size(), count);
-  std::ranges::partial_sort(order, order.begin() + static_cast<std::ptrdiff_t>(taken),
-                            std::greater(),
-                            [&](size_t row) { return tokens_of(dataset, row, share); });
-  std::vector<int64_t> longest(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(taken));
-  const bool repeats = size.is_filled && taken > 0;
-  while (repeats && longest.size() < count) longest.push_back(longest[longest.size() - taken]);
-  const data::MicroBatch rows = data::collate_rows(dataset, longest);
-  const data::MicroBatch& batch = share == Share::kMismatched ? *rows.mismatched : rows;
-  std::vector<int64_t> documents;
-  for (size_t d = 1; d < batch.offsets.size(); ++d) {
-    documents.push_back(batch.offsets[d] - batch.offsets[d - 1]);
-  }
-  return documents;
+void enlarge(std::optional<int64_t>& number, int64_t other) {
+  number = std::max(number.value_or(0), other);
 }
 
 }  // namespace
@@ -71,17 +53,18 @@ PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh
   if (looks_beside) {
     request.beside_documents = largest_batch(datasets.train, trained, Share::kMismatched);
   }
+  const bool learns_tokens = learns_some_tokens(config);
+  if (learns_tokens) request.num_trained = most_trained(datasets.train, trained);
+  if (learns_tokens && looks_beside) {
+    request.num_beside_trained = most_trained(datasets.train, trained, Share::kMismatched);
+  }
   const auto run_forward = [&](const data::TokenStore& set, int64_t rows) {
-    const auto tokens = [](const std::vector<int64_t>& documents) {
-      return std::reduce(documents.begin(), documents.end());
-    };
-    for (const Share share : {Share::kOwn, Share::kMismatched}) {
-      if (share == Share::kMismatched && !looks_beside) continue;
-      std::vector<int64_t> documents = largest_batch(set, of(rows), share);
-      if (tokens(documents) > tokens(request.eval_documents)) {
-        request.eval_documents = std::move(documents);
-      }
-    }
+    enlarge(request.eval_documents, largest_batch(set, of(rows)));
+    if (learns_tokens) enlarge(request.num_eval_trained, most_trained(set, of(rows)));
+    if (!looks_beside) return;
+    constexpr Share kBeside = Share::kMismatched;
+    enlarge(request.eval_beside_documents, largest_batch(set, of(rows), kBeside));
+    enlarge(request.num_eval_beside_trained, most_trained(set, of(rows), kBeside));
   };
   for (const data::TokenStore* set : datasets.evaluations()) {
     run_forward(*set, forward_rows(config));

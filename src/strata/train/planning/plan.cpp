@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string_view>
 
 #include "strata/checkpoint/sharded.h"
 #include "strata/checkpoint/state_pieces.h"
@@ -208,13 +209,24 @@ int64_t file_buffer_bytes(const config::ShardConfig& shard, shard::UnitStore& st
                      static_cast<int64_t>(sizeof(float));
 }
 
+// Those that compare with a reference have a setting of how it is asked.
+bool asks_reference(const config::RunConfig& config) {
+  return std::ranges::count(config::recipe_of(config).settings,
+                            std::string_view("precompute_ref_batch_size")) > 0;
+}
+
 // What each rank computes in a step: the run's own rows, or as many as may come.
 memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequest& request,
                                  const Trainee& trainee) {
   memory::WalkOptions walk;
   walk.most_bytes = request.most_bytes;
   walk.accumulation = config.train.gradient_accumulation_steps;
+  walk.asks_first = asks_reference(config);
   walk.balances_experts = trainee.balancing.is_measured();
+  walk.num_trained = request.num_trained;
+  walk.num_eval_trained = request.num_eval_trained;
+  walk.num_beside_trained = request.num_beside_trained;
+  walk.num_eval_beside_trained = request.num_eval_beside_trained;
   walk.documents = !request.documents.empty() ? request.documents
                                               : full_batch(config.train.per_device_train_batch_size,
                                                            config, *trainee.model);
@@ -228,6 +240,11 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
     walk.eval_documents = !request.eval_documents.empty()
                               ? request.eval_documents
                               : full_batch(rows, config, *trainee.model);
+    if (config::estimates_divergence(config)) {
+      walk.eval_beside_documents = !request.eval_beside_documents.empty()
+                                       ? request.eval_beside_documents
+                                       : full_batch(rows, config, *trainee.model);
+    }
     walk.answer_tokens = max_answer_tokens(config, trainee.generation);
     walk.answered_sources =
         !request.answered_documents.empty() ? request.answered_documents : walk.eval_documents;
@@ -253,7 +270,8 @@ int64_t scratch_bytes(const config::RunConfig& config, bool on_device, const com
   };
   int64_t evaluated = 0;
   for (const std::vector<int64_t>* documents :
-       {&walk.eval_documents, &walk.eval_sources, &walk.beside_documents}) {
+       {&walk.eval_documents, &walk.eval_sources, &walk.beside_documents,
+        &walk.eval_beside_documents}) {
     evaluated = std::max(evaluated, std::reduce(documents->begin(), documents->end()));
   }
   return file_buffer_bytes(config.shard, *trainee.store) + saving_buffer_bytes(saved) +

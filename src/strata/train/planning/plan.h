@@ -3,6 +3,7 @@
 #pragma once
 
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "strata/config/run_config.h"
@@ -23,7 +24,11 @@ struct PlanRequest {
   // Of the evaluation batch whose sources are longest, where answers are written; empty: those of
   // eval_documents.
   std::vector<int64_t> answered_documents;
-  std::vector<int64_t> beside_documents;  // of a forward pass beside each micro-batch, if any
+  // Of a forward pass beside each micro-batch and each evaluation batch, if any.
+  std::vector<int64_t> beside_documents, eval_beside_documents;
+  // Trained tokens of each of the four at most, in any batch; none: all that have a next token.
+  std::optional<int64_t> num_trained, num_eval_trained;
+  std::optional<int64_t> num_beside_trained, num_eval_beside_trained;
   // Whoever asks only whether a rank fits into this: the walk ends where more is in use, and what
   // the plan says is less than what the run would take.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
