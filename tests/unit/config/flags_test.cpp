@@ -132,6 +132,12 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--evalstrategy", "no"},
        "--evalstrategy: found an unknown flag, expected a known one; did you mean "
        "--eval_strategy?"},
+      {{"--token", "hf_x"},
+       "--token: found an unknown flag, expected a known one; set HF_TOKEN, which no file of the "
+       "run repeats"},
+      {{"--keep_linebreaks", "true"},
+       "--keep_linebreaks: found an unknown flag, expected a known one; remove it: each line of a "
+       "text file is a row, which ends with the end-of-sequence token"},
       {{"--zzzzqqqq"},
        "--zzzzqqqq: found an unknown flag, expected a known one; see strata sft --help"},
       {{"--ref_model_name_or_path", "m"},
