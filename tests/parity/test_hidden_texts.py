@@ -173,3 +173,24 @@ def test_the_longest_rows_are_named(settings, longest, tokenizer, tmp_path):
     answer, = probe(tmp_path / "requests", [{"op": "prepare", "tokenizer": str(tmp_path / "tokenizer"), "data": str(path), "batch_size": 1, **settings}])
     found = [(row["where"], row["tokens"]) for row in answer["stats"]["longest_rows"]]
     assert found == sorted([(f"{path}:{line}", tokens) for line, tokens in longest], key=lambda row: -row[1])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_arguments_that_a_template_quotes_once_more(name, tokenizer, tmp_path):
+    """JSON text, as OpenAI's format has it: told where the template shows it as the text of a text, and no object ever."""
+    tokenizer.chat_template = (TRL / name).read_text()
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    text = '{"a": 17, "b": "\u00e9 \\"x\\""}'
+    for arguments in (text, json.loads(text)):
+        row = {"messages": [said("user", "q1"), said("assistant", "", tool_calls=[{**CALL[0], "function": {"name": "add", "arguments": arguments}}]),
+                            RESULT, said("assistant", "a1")], "tools": TOOLS}
+        try:
+            is_quoted = json.dumps(text, ensure_ascii=False) in render(tokenizer, tokenizer.chat_template, row)
+        except (jinja2.exceptions.TemplateError, TypeError):
+            continue  # the template refuses such arguments
+        assert not is_quoted or arguments is text
+        (tmp_path / "row.jsonl").write_text(json.dumps(row) + "\n")
+        answer, = probe(tmp_path / "requests", [{"op": "prepare", "tokenizer": str(tmp_path / "tokenizer"), "data": str(tmp_path / "row.jsonl"),
+                                                 "batch_size": 1, "max_length": 0}])
+        found = answer["stats"]["printed_parts"] or {}
+        assert found == ({'arguments of role "assistant"': {"count": 1, "first": [f"{tmp_path / 'row.jsonl'}:1"]}} if is_quoted else {})

@@ -388,6 +388,23 @@ def test_columns_keep_their_names_in_rows_of_another_order(place, tmp_path):
     assert texts[0] == texts[1] and "[[negative</s>]]" in texts[0]
 
 
+@pytest.mark.parametrize("name, source, target", [("samsum", "dialogue", "summary"), ("rows", "id", "dialogue")])
+def test_columns_of_published_sets(place, tmp_path, name, source, target):
+    """Oracle: run_summarization.py's table of sets, else the first two columns; a choice among more is told."""
+    rows = [{"id": "a", "dialogue": row["sentence"], "summary": row["label"]} for row in rows_of(place, "train")]
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = []
+    for words in ([], ["--text_column", source, "--summary_column", target]):
+        done = subprocess.run([PROGRAM, "preview", "seq2seq", "--model_name_or_path", place / "plain", "--dataset_name", tmp_path / name, *words],
+                              capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, done.stderr
+        said.append(done)
+    told = f'data: "{source}" is the source and "{target}" the target, of the columns [id, dialogue, summary]; --text_column and --summary_column name others'
+    shown = [run.stdout.replace("warning: " + told, "").strip() for run in said]
+    assert shown[0] == shown[1] and told in said[0].stdout + said[0].stderr and told not in said[1].stdout + said[1].stderr
+
+
 def test_evaluations_take_the_training_sets_columns(place, tmp_path):
     """Oracle: the run with the columns named. The scripts of the reference take the training set's names for all splits."""
     (tmp_path / "data").mkdir()

@@ -136,6 +136,14 @@ static std::string script_of(const std::string& program, bool is_module) {
   return is_module ? program.substr(program.rfind('.') + 1) + ".py" : program;
 }
 
+[[noreturn]] static void refuse_method(const std::string& program, std::string_view method) {
+  throw ConfigError(
+      "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq), pairs of "
+      "answers, one preferred to the other (dpo, orpo, cpo, reward), rated answers (kto), or "
+      "texts with a label (classify)",
+      program, method);
+}
+
 void require_own_method(const std::string& program, bool is_module) {
   constexpr std::string_view kMethods[] = {
       "bco", "grpo", "ppo",  "rloo", "xpo", "a2po",    "gmpo",      "gfpo", "dppo", "papo", "ddpo",
@@ -148,7 +156,14 @@ void require_own_method(const std::string& program, bool is_module) {
   constexpr std::string_view kOfAnswers[] = {"online", "vlm"};
   // What is classified there is no whole text.
   constexpr std::string_view kOfOthers[] = {"token", "image", "audio", "video"};
+  // Scripts of transformers that other recipes have words of; alone these are names of data.
+  constexpr std::string_view kScripts[] = {"run_qa", "run_seq2seq_qa", "run_swag", "run_fim",
+                                           "run_speech_recognition"};
   const std::vector<std::string> words = words_of(script_of(program, is_module));
+  const std::string file = std::filesystem::path(program).filename().string();
+  const auto* const script =
+      std::ranges::find_if(kScripts, [&](std::string_view name) { return file.starts_with(name); });
+  if (script != std::end(kScripts)) refuse_method(program, script->substr(4));
   for (const std::string& word : words) {
     const bool is_other =
         std::ranges::find(kMethods, word) != std::end(kMethods) ||
@@ -157,12 +172,7 @@ void require_own_method(const std::string& program, bool is_module) {
         (std::ranges::any_of(kOfPairs, [&](const char* of) { return has(words, of); }) &&
          std::ranges::find(kOfAnswers, word) != std::end(kOfAnswers)) ||
         (has(words, "classification") && std::ranges::find(kOfOthers, word) != std::end(kOfOthers));
-    if (!is_other) continue;
-    throw ConfigError(
-        "{}: found another method ({}), expected supervised fine-tuning (sft, seq2seq), pairs of "
-        "answers, one preferred to the other (dpo, orpo, cpo, reward), rated answers (kto), or "
-        "texts with a label (classify)",
-        program, word);
+    if (is_other) refuse_method(program, word);
   }
   for (const char* loss : {"simpo", "alphapo"}) {
     if (!has(words, loss)) continue;

@@ -14,6 +14,7 @@ constexpr std::string_view kMixture =
     "name the sets in dataset_name with commas between, their shares in dataset_weights";
 constexpr std::string_view kSlices = "take slices: splits \"train[:95%],train[95%:]\"";
 constexpr std::string_view kSelfChosen = "remove it: config.json and the tokenizer's files say it";
+constexpr std::string_view kHubToken = "set HF_TOKEN, which no file of the run repeats";
 constexpr std::string_view kKernels = "remove it: the device decides";
 constexpr std::string_view kAnswers =
     "use assistant_only_loss or completion_only_loss, which find the answers without it";
@@ -61,7 +62,16 @@ constexpr ForeignName kNames[] = {
      "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,ALPHA"},
     {"response_template", "assistant_only_loss", kAnswers},
     {"instruction_template", "assistant_only_loss", kAnswers},
-    // run_clm.py
+    // run_clm.py and its like
+    {"token", "", kHubToken},
+    {"use_auth_token", "", kHubToken},
+    {"use_fast_tokenizer", "", kSelfChosen},
+    {"do_lower_case", "", kSelfChosen},
+    {"keep_linebreaks", "",
+     "remove it: each line of a text file is a row, which ends with the end-of-sequence token"},
+    {"line_by_line", "", "remove it: each line of a text file is a row, packing joins them"},
+    {"config_overrides", "config_name",
+     "write the values into a config.json and name that in config_name"},
     {"validation_split_percentage", "splits",
      "take slices of dataset_name: splits \"train[5%:],train[:5%]\""},
     // torchrun's and DeepSpeed's launchers

@@ -136,14 +136,13 @@ void translate_checkpointing(Merge& merge) {
   }
   const Given* given = merge.find("fsdp_activation_checkpointing");
   if (!given || canonical_text(*given) != "true") return;
-  const Given* plain = merge.find("gradient_checkpointing");
-  if (plain && canonical_text(*plain) == "false") {
-    throw ConfigError(
-        "gradient_checkpointing: found false ({}) and {} true, expected one choice; "
-        "remove one",
-        named_source(*plain), named_source(*given));
+  const Given* mode = merge.find("activation_checkpointing");
+  if (mode && canonical_text(*mode) == "none") {
+    throw ConfigError("{}: found none and {} true, expected one choice; remove one",
+                      named_source(*mode), named_source(*given));
   }
-  merge.add(make_given("gradient_checkpointing", "true", origin_of(*given)));
+  // Trainer takes FSDP's only where its own, gradient_checkpointing, is false.
+  merge.put(make_given("gradient_checkpointing", "true", origin_of(*given)));
 }
 
 void translate_sampling(Merge& merge) {

@@ -8,6 +8,7 @@
 
 #include "strata/base/counted.h"
 #include "strata/config/recipes.h"
+#include "strata/data/rows/hidden_texts.h"
 #include "strata/data/rows/missing_answers.h"
 #include "strata/text/templates/template_marks.h"
 
@@ -95,6 +96,13 @@ std::vector<std::string> conversation_warnings(const text::TemplateSource& sourc
                     prefix, source.name, with_places(name, texts)));
   }
   for (const auto& [name, texts] : set.stats().printed_parts) {
+    if (name.starts_with(data::kQuotedArguments)) {
+      lines.push_back(fmt::format(
+          "{}{} quotes {}, which are JSON text already: the model learns to write them as a text "
+          "in a text, \"{{\\\"x\\\": 1}}\"; give each call its arguments as an object",
+          prefix, source.name, with_places(name, texts)));
+      continue;
+    }
     lines.push_back(
         fmt::format("{}{} takes texts and prints {}, which are no texts: the model sees "
                     "them as Python shows them, like \"[{{'type': ...\"; give each message its "

@@ -184,10 +184,14 @@ void SplitLoader::settle_pair_columns() {
   request.weights.clear();  // and no slice: for both all rows would be counted
   request.split = data::parse_split(training_split(config_.data)).front().split;
   std::optional<data::RowFormat> format;
+  std::vector<std::string> columns;
   data::read_data(request, [&](const data::RowBatch& batch) {
     for (const data::Row& row : batch.rows) {
       try {
-        format = data::detect_pair(row, pairs);
+        data::PairOptions wanted = pairs;
+        data::name_published_columns(config_.data.dataset_name, row, wanted);
+        format = data::detect_pair(row, wanted);
+        for (const auto& [column, value] : row.fields.items()) columns.push_back(column);
         return false;
       } catch (const FormatError&) {
         if (!options_.skip_bad_rows) throw;
@@ -198,6 +202,11 @@ void SplitLoader::settle_pair_columns() {
   if (!format) return;  // the rows have no good one, as preparing them tells
   pairs.text_column = format->text_columns.front();
   pairs.summary_column = format->pair_columns.front();
+  if (columns.size() <= 2) return;  // there was nothing to choose
+  sets_.notes.push_back(fmt::format(
+      "data: \"{}\" is the source and \"{}\" the target, of the columns [{}]; --text_column and "
+      "--summary_column name others",
+      pairs.text_column, pairs.summary_column, fmt::join(columns, ", ")));
 }
 
 data::TokenStore SplitLoader::training_rows() const {

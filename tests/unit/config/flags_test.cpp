@@ -94,6 +94,15 @@ TEST(Flags, ActivationCheckpointingNamesAMode) {
       {{"--fsdp_activation_checkpointing", "true", "--activation_checkpointing", "selective"},
        true,
        "selective"},
+      {{"--fsdp_activation_checkpointing", "true", "--gradient_checkpointing", "false"},
+       true,
+       "full"},
+      {{"--activation_checkpointing", "false", "--fsdp_activation_checkpointing", "true"},
+       true,
+       "full"},
+      {{"--fsdp_activation_checkpointing", "false", "--gradient_checkpointing", "false"},
+       false,
+       "full"},
   };
   for (const Row& row : table) {
     const ShardConfig shard = config_of(row.flags).shard;
@@ -123,6 +132,12 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--evalstrategy", "no"},
        "--evalstrategy: found an unknown flag, expected a known one; did you mean "
        "--eval_strategy?"},
+      {{"--token", "hf_x"},
+       "--token: found an unknown flag, expected a known one; set HF_TOKEN, which no file of the "
+       "run repeats"},
+      {{"--keep_linebreaks", "true"},
+       "--keep_linebreaks: found an unknown flag, expected a known one; remove it: each line of a "
+       "text file is a row, which ends with the end-of-sequence token"},
       {{"--zzzzqqqq"},
        "--zzzzqqqq: found an unknown flag, expected a known one; see strata sft --help"},
       {{"--ref_model_name_or_path", "m"},
@@ -176,6 +191,9 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--fp16", "--bf16", "true"}, "--fp16: found beside --bf16, expected one of them"},
       {{"--fp16", "--param_dtype", "bf16"},
        "--param_dtype: found bfloat16 with fp16 (--fp16), expected float16"},
+      {{"--activation_checkpointing", "none", "--fsdp_activation_checkpointing", "true"},
+       "--activation_checkpointing: found none and --fsdp_activation_checkpointing true, expected "
+       "one choice; remove one"},
       {{"--activation_checkpointing", "none", "--gradient_checkpointing", "true"},
        "gradient_checkpointing: found true (--gradient_checkpointing) and false "
        "(--activation_checkpointing), expected one value; remove one"},

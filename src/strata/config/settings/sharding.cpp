@@ -252,7 +252,9 @@ std::vector<Setting> fsdp_settings() {
        .kind = Kind::kTranslated,
        .is_switch = true,
        .choices = {"true", "false"},
-       .help = "true: gradient_checkpointing; false asks for nothing"},
+       .help =
+           "true: gradient_checkpointing, also beside a false one, with which alone Trainer takes "
+           "it; false asks for nothing"},
       {.name = "fsdp_offload_params",
        .aliases = {"fsdp_cpu_offload"},
        .field = STRATA_FIELD(shard.offload_params),

@@ -97,6 +97,29 @@ class ShownTexts {
   std::vector<Place> places_;
 };
 
+// Arguments of a call that are the JSON text of an object which has members; null: they are not.
+const Json* arguments_as_text(const Json& call) {
+  if (!call.is_object()) return nullptr;
+  const auto function = call.find("function");
+  const Json& named = function != call.end() && function->is_object() ? *function : call;
+  const auto arguments = named.find("arguments");
+  if (arguments == named.end() || !arguments->is_string()) return nullptr;
+  const Json object =
+      Json::parse(arguments->get_ref<const std::string&>(), nullptr, /*allow_exceptions=*/false);
+  return object.is_object() && !object.empty() ? &*arguments : nullptr;
+}
+
+void find_quoted_arguments(const Json& message, const std::string& rendered,
+                           std::vector<std::string>& names) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array()) return;
+  for (const Json& call : *calls) {
+    const Json* text = arguments_as_text(call);
+    if (text == nullptr || rendered.find(text->dump()) == std::string::npos) continue;
+    names.push_back(fmt::format("{}role \"{}\"", kQuotedArguments, message.value("role", "")));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const Json& messages,
@@ -116,6 +139,7 @@ std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const
 std::vector<std::string> find_printed_parts(const Json& messages, const std::string& rendered) {
   std::vector<std::string> names;
   for (const Json& message : messages) {
+    find_quoted_arguments(message, rendered, names);
     const auto content = message.find("content");
     if (content == message.end() || !content->is_structured() || content->empty()) continue;
     const Json& object = content->is_array() ? content->front() : *content;

@@ -22,8 +22,13 @@ std::vector<std::string> find_hidden_texts(const text::ChatTemplate& tmpl, const
                                            const text::Tokenizer::Specials& specials,
                                            const Json& extra, const std::string& rendered);
 
+// What names of calls' arguments begin with, among those that find_printed_parts gives.
+inline constexpr const char* kQuotedArguments = "arguments of ";
+
 // Contents that are lists of parts, or objects, and that a template for texts wrote as Python shows
-// them, `[{'type': 'text', ...`: a name for each, in order: `contents of role "user"`.
+// them, `[{'type': 'text', ...`, and arguments of calls that are JSON text and that a template for
+// objects quoted once more, `"{\"x\": 1}"`: a name for each, in order: `contents of role "user"`,
+// `arguments of role "assistant"`.
 std::vector<std::string> find_printed_parts(const Json& messages, const std::string& rendered);
 
 }  // namespace strata::data

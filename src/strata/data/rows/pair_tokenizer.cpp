@@ -1,5 +1,8 @@
 #include "strata/data/rows/pair_tokenizer.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "strata/base/counted.h"
@@ -9,6 +12,25 @@ namespace strata::data {
 namespace {
 
 constexpr const char* kTranslation = "translation";
+
+struct PublishedSet {
+  std::string_view name, source, target;
+};
+
+// As run_summarization.py names them.
+constexpr PublishedSet kPublishedSets[] = {
+    {"amazon_reviews_multi", "review_body", "review_title"},
+    {"big_patent", "description", "abstract"},
+    {"cnn_dailymail", "article", "highlights"},
+    {"orange_sum", "text", "summary"},
+    {"pn_summary", "article", "summary"},
+    {"psc", "extract_text", "summary_text"},
+    {"samsum", "dialogue", "summary"},
+    {"thaisum", "body", "summary"},
+    {"xglue", "news_body", "news_title"},
+    {"xsum", "document", "summary"},
+    {"wiki_summary", "article", "highlights"},
+};
 
 // What a row without two columns of text was meant for.
 void refuse_other_row(const Row& row) {
@@ -90,6 +112,18 @@ text::Tokenizer::JoinedTexts encode_to_length(const std::string& text,
   if (!texts.is_cut || texts.num_added < max_length) return texts;
   throw ConfigError("{}: found {}, expected more than the {} that the tokenizer adds{}", setting,
                     max_length, counted(texts.num_added, "token"), second ? " to a pair" : "");
+}
+
+void name_published_columns(const std::string& set, const Row& row, PairOptions& options) {
+  const std::string name = std::filesystem::path(set).filename().string();
+  const auto published = std::ranges::find(kPublishedSets, name, &PublishedSet::name);
+  if (published == std::end(kPublishedSets)) return;
+  const auto take = [&](std::string& column, std::string_view known) {
+    const Json* text = row.find(std::string(known));
+    if (column.empty() && text != nullptr && text->is_string()) column = known;
+  };
+  take(options.text_column, published->source);
+  take(options.summary_column, published->target);
 }
 
 RowFormat detect_pair(const Row& row, const PairOptions& options) {

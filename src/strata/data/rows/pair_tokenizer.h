@@ -32,6 +32,10 @@ struct TokenizedPair {
   bool source_is_cut = false, target_is_cut = false;
 };
 
+// Names for the columns that `options` leaves to a set which run_summarization.py knows by its name
+// (`samsum`, also in a folder or as org/samsum), where the row has them.
+void name_published_columns(const std::string& set, const Row& row, PairOptions& options);
+
 // Which columns hold the texts, in all rows of the set that this one is the first of. Errors:
 // FormatError with file and line for a row that has no texts in these places.
 RowFormat detect_pair(const Row& row, const PairOptions& options);
