@@ -50,6 +50,8 @@ def check(folder, files, names_files=True, targets=TARGETS):
         ("ops/a.h", "inline void f() { std::cout << 1; }", "never prints or exits"),
         ("train/a.h", "inline void f() { std::exit(1); }", "never prints or exits"),
         ("hf/a.h", 'inline void f() { printf("x"); }', "never prints or exits"),
+        ("train/a.cpp", "void f() { at::parallel_for(0, 8, 1, g); }", "serial without OpenMP"),
+        ("train/a_cpu.cpp", "#include <ATen/Parallel.h>\nvoid f() { at::parallel_for(0, 8, 1, g); }", "serial without OpenMP"),
         ("wrong/a.h", "", "is no target"),
         ("base/a.h", '#include "strata/base/b.h"\n#include "strata/base/c.h"\n#include <string>', "before ours, found string"),
     ],
@@ -88,7 +90,9 @@ def test_what_is_allowed_passes(tmp_path):
         "cli/c.cpp": '// Owns c.\n#include "strata/train/b.h"\nvoid f() { std::exit(1); }\n',
         "ops/nccl_group.cpp": "// Owns d.\n#include <nccl.h>\n",
         "base/f.cpp": '// Owns f.\n#include "strata/base/f_and_g.h"\n#include <string>\n#include "strata/base/error.h"\n',
+        "train/g.cpp": '// Owns g.\n#include "strata/libtorch/parallel_for.h"\nvoid f() { at::parallel_for(0, 8, 1, g); }\n',
+        "ops/h_cpu.cpp": "// Owns h.\n#include <ATen/Parallel.h>\nvoid f() { at::parallel_for(0, 8, 1, g); }\n",
         "hf/e.cpp": '// Owns e.\nconst char* text = "std::exit(1)";\n',
     }
     code, lines = check(tmp_path, files)
-    assert code == 0 and lines == ["check_includes: 10 files, 0 breaches"]
+    assert code == 0 and lines == ["check_includes: 12 files, 0 breaches"]

@@ -93,6 +93,7 @@ def test_a_rank_that_cannot_share_memory_moves_all_to_gloo(inputs, tmp_path):
         texts = [process.communicate(timeout=60)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], texts
     assert "3 ranks (gloo)" in texts[0], texts[0]
+    assert texts[0].count("cannot use it (no memory to share: file too large)") == 1, texts[0]
     expected = run_strata(dict(flags, output_dir=tmp_path / "shm"), 3)
     assert "3 ranks (shm)" in expected.text
     losses = [row["loss"] for row in

@@ -396,22 +396,48 @@ void move_to(at::Device device, Store& store, nn::Batch& batch) {
   if (batch.virtual_rows.defined()) batch.virtual_rows = batch.virtual_rows.to(device);
 }
 
+// With its base quantised where that is asked for; null: none is.
+std::unique_ptr<adapters::LoraAdapter> attach_adapter(const Json& request, models::Model& model) {
+  std::unique_ptr<adapters::LoraAdapter> adapter;
+  if (request.contains("lora")) {
+    adapters::LoraOptions options = lora_options(request.at("lora"));
+    options.keeps_base = options.init == "loftq" && request.contains("quantization");
+    adapter = adapters::attach_lora(model, options);
+  }
+  if (request.contains("quantization")) {
+    models::quantize_base(model, quantization_options(request.at("quantization")));
+  }
+  if (adapter) adapter->settle_fixed_tensors(device_under_test());
+  return adapter;
+}
+
+Json report_of(models::Model& model, const adapters::LoraAdapter* adapter,
+               const nn::LossSums& sums) {
+  Json report = Json::object();
+  report["trainable"] = adapters::trainable_parameters_line(model);
+  report["tokens"] = sums.tokens;
+  report["correct"] = sums.correct;
+  report["entropy"] = sums.entropy;
+  Json order = Json::array(), tensors = Json::array();
+  for (const nn::Parameter* p : model.parameters()) {
+    if (!p->is_buffer()) order.push_back(p->name());
+  }
+  report["parameters"] = order;
+  if (adapter != nullptr) {
+    for (const auto& tensor : adapter->tensors()) tensors.push_back(tensor.name);
+    report["target_modules"] = adapter->saved_target_modules();
+  }
+  report["adapter_tensors"] = tensors;
+  return report;
+}
+
 void run_probe(const Json& request, const std::string& output) {
   const bool half = request.value("dtype", "float32") == "bfloat16";
   const at::ScalarType compute = half ? at::kBFloat16 : at::kFloat;
   const hf::ModelFolder folder(request.at("model").get<std::string>());
   auto model = models::create_model(folder.config(), {.storage = compute});
   model->follow_tie(folder);
-  std::unique_ptr<adapters::LoraAdapter> adapter;
-  if (request.contains("lora")) {
-    adapters::LoraOptions options = lora_options(request.at("lora"));
-    options.keeps_base = options.init == "loftq" && request.contains("quantization");
-    adapter = adapters::attach_lora(*model, options);
-  }
-  if (request.contains("quantization")) {
-    models::quantize_base(*model, quantization_options(request.at("quantization")));
-  }
-  if (adapter) adapter->settle_fixed_tensors(device_under_test());
+  const std::unique_ptr<adapters::LoraAdapter> adapter = attach_adapter(request, *model);
   Store store;
   Writer writer;
   fill_values(*model, adapter.get(), request, compute, store, writer);
@@ -453,22 +479,7 @@ void run_probe(const Json& request, const std::string& output) {
     if (p->requires_grad()) writer.add("grad:" + p->name(), store.gradients.at(p));
   }
   writer.write(output);
-
-  Json report = Json::object();
-  report["trainable"] = adapters::trainable_parameters_line(*model);
-  report["tokens"] = sums.tokens;
-  report["correct"] = sums.correct;
-  report["entropy"] = sums.entropy;
-  Json order = Json::array(), tensors = Json::array();
-  for (const nn::Parameter* p : model->parameters()) {
-    if (!p->is_buffer()) order.push_back(p->name());
-  }
-  report["parameters"] = order;
-  if (adapter != nullptr) {
-    for (const auto& tensor : adapter->tensors()) tensors.push_back(tensor.name);
-    report["target_modules"] = adapter->saved_target_modules();
-  }
-  report["adapter_tensors"] = tensors;
+  const Json report = report_of(*model, adapter.get(), sums);
   std::printf("%s\n", dump_python(report, /*indent=*/-1).c_str());
 }
 

@@ -114,9 +114,10 @@ void FileQueue::wait(Ticket ticket) {
 }
 
 void FileQueue::drain() noexcept {
+  // What is not on its way any more is not started again, of whichever transfer it comes next.
+  for (auto& [ticket, transfer] : transfers_) transfer.error = ECANCELED;
   try {
     for (auto& [ticket, transfer] : transfers_) {
-      transfer.error = ECANCELED;  // what is not on its way any more is not started again
       while (transfer.blocks_left > 0) settle(complete());
     }
   } catch (...) {

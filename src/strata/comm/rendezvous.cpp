@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -83,6 +84,7 @@ int first_missing(c10d::Store& store, const std::vector<std::string>& keys) {
 struct Rendezvous::State {
   c10::intrusive_ptr<c10d::Store> store;
   std::unique_ptr<SilenceWatch> silence;
+  bool has_told_of_tcp = false;
 };
 
 int RendezvousOptions::attempt_of_launcher() {
@@ -166,6 +168,15 @@ void Rendezvous::await_readers(const std::string& what) {
   }
 }
 
+// All groups of a run have the same cause.
+void Rendezvous::tell_of_tcp(const std::string& reason) {
+  if (!options_.say || std::exchange(state_->has_told_of_tcp, true)) return;
+  options_.say(
+      fmt::format("warning: shared memory: found that ranks of one machine cannot use it ({}), "
+                  "expected them to; what they send goes through TCP, which is slower",
+                  reason));
+}
+
 std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vector<int> ranks,
                                               const GroupUse& use) {
   if (ranks.empty()) {
@@ -177,6 +188,7 @@ std::unique_ptr<Group> Rendezvous::make_group(const std::string& name, std::vect
   if (options_.shared_memory) {
     std::string reason;
     group = make_shm_group(*this, name, ranks, reason, use.timeout);
+    if (!group && !reason.empty()) tell_of_tcp(reason);
   }
   if (!group) group = make_gloo_group(*this, name, ranks, use.timeout);
   if (options_.device.is_cuda()) {

@@ -39,8 +39,9 @@ struct RendezvousOptions {
   c10::Device device = at::kCPU;
   // Is told what this rank waits for; null: nobody is. Must outlive all groups.
   Status* status = nullptr;
-  // Is told, in a line for people, which ranks are missing while this one waits for them to appear;
-  // null: nobody is. For the first time after `patience`.
+  // Is told, in a line for people, which ranks are missing while this one waits for them to appear,
+  // for the first time after `patience`, and once why ranks of one machine go through TCP, although
+  // they need not; null: nobody is.
   std::function<void(const std::string&)> say = nullptr;
   std::chrono::milliseconds patience{10'000};
 
@@ -75,7 +76,8 @@ class Rendezvous {
                     const std::string& lines = "");
 
   // The group of `ranks` (all of them by default), each of which must call this. Collective.
-  // Through shared memory where all of them can (shm_group.h), else through TCP.
+  // Through shared memory where all of them can (shm_group.h), else through TCP, of which `say` is
+  // told where they are on one machine.
   // A collective that fails closes the group on its rank: the others' fail within seconds, and so
   // does everything after it on all of them. Of GPUs' tensors (NCCL) within seconds where the ranks
   // of the group share memory, else after the time-out.
@@ -85,6 +87,7 @@ class Rendezvous {
  private:
   // The store ends with rank 0, which therefore leaves last.
   void await_readers(const std::string& what);
+  void tell_of_tcp(const std::string& reason);
 
   RendezvousOptions options_;
   struct State;

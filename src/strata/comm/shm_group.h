@@ -7,8 +7,8 @@
 
 namespace strata::comm {
 
-// Collective over `ranks`, as make_gloo_group. Null, with `reason`, on every rank when not all of
-// them can share memory.
+// Collective over `ranks`, as make_gloo_group. Null on every rank when not all of them can share
+// memory; `reason` is why, where they are on one machine.
 //
 // Sums are added in rank order, from rank 0: the same bits on every rank and in every run. The
 // reduce-scatter's are those of the Gloo group to the bit; Gloo's all-reduce adds in the order of a

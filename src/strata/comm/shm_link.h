@@ -54,8 +54,9 @@ class ShmLink {
     std::byte* memory = nullptr;
   };
 
-  // Collective over `ranks` (world ranks, this process's among them). Null, with `reason`, when not
-  // all of them can share memory: then all get null. Throws CommError when a rank goes meanwhile.
+  // Collective over `ranks` (world ranks, this process's among them). Null when not all of them can
+  // share memory: then all get null. `reason`: why, where they are on one machine. Throws CommError
+  // when a rank goes meanwhile.
   static std::unique_ptr<ShmLink> connect(Rendezvous& rendezvous, const std::string& name,
                                           const std::vector<int>& ranks, std::string& reason);
 

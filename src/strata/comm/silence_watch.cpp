@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <exception>
+#include <vector>
 
 #include "strata/comm/blocked_signals.h"
 #include "strata/comm/tcp.h"
@@ -52,7 +54,14 @@ SilenceWatch::SilenceWatch(std::chrono::milliseconds limit) : limit_(limit) {
 
 void SilenceWatch::look() {
   const Clock::time_point now = Clock::now();
-  for (const Descriptor& socket : copies_of_tcp_sockets()) look_at(socket, now);
+  std::vector<Descriptor> sockets;
+  try {
+    sockets = copies_of_tcp_sockets();
+  } catch (const std::exception&) {
+    return;  // no file more may be opened, or no memory: nothing is known of them until the next
+             // look
+  }
+  for (const Descriptor& socket : sockets) look_at(socket, now);
   std::erase_if(seen_, [&](const auto& one) { return one.second.looked_at != now; });
   last_look_ = now;
 }

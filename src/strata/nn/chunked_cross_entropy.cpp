@@ -13,12 +13,11 @@
 #include "strata/base/labels.h"
 #include "strata/libtorch/host_copies.h"
 #include "strata/libtorch/memory_kind.h"
-#include "strata/libtorch/planned_device.h"
-#include "strata/nn/dora.h"
+#include "strata/nn/chunk_logits.h"
 #include "strata/nn/logit_numbers.h"
+#include "strata/nn/loss_buffers.h"
 #include "strata/nn/preference.h"
 #include "strata/nn/rescale.h"
-#include "strata/nn/weight_product.h"
 #include "strata/ops/cross_entropy.h"
 
 namespace strata::nn {
@@ -27,142 +26,44 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int64_t kChunkBytes = 16 << 20;
-// On a GPU a chunk is as long as makes its products run at full rate, and is never widened: the
-// kernel reads and writes the type of the logits.
-constexpr int64_t kChunkBytesOnGpu = 256 << 20;
-// Where the weight trains every chunk but the first reads and writes its whole gradient in fp32,
-// eight bytes an element for two operations a row: of fewer rows than these that takes more than a
-// quarter of the product's time (at 790 TFLOP/s and 3 TB/s).
-constexpr int64_t kTrainedRowsOnGpu = 4096;
-constexpr int64_t kLeastTrainedBytesOnGpu = 512 << 20, kMostTrainedBytesOnGpu = 1 << 30;
-// Fewer rows would read the weight and its gradient too often for one pass of products.
-constexpr int64_t kMinRows = 64;
-// Rows of a tile of cuBLAS's products: the rest of a last one would be computed for nothing.
-constexpr int64_t kTileRowsOnGpu = 128;
-// Rows of logits that do not begin at 16 bytes take cuBLAS to kernels of a fraction of the rate,
-// and a word added to a vocabulary is enough for that.
-constexpr int64_t kAlignedWordsOnGpu = 8, kRowWordsOnGpu = 64;
-
 struct LossCall {
-  const Linear* output;
+  OutputLayer output;
   DropoutDraw draw;
   at::Tensor targets;  // int64 [T]
   float scale;
   bool want_gradient;
-  Purpose purpose;
-  at::Tensor dora_norms;  // of a DoRA branch: they do not depend on the chunk
   ops::CrossEntropyOptions options;
   Preference* preference = nullptr;  // its documents' losses are learnt in the place of the tokens'
   at::Tensor row_scales = {};        // fp32 [R]: what each row's gradient counts; undefined: 1
 };
 
-// One chunk's logits in the compute type, and what its backward pass needs of the adapter.
-struct ChunkLogits {
-  at::Tensor logits;
-  at::Tensor hidden;    // A(x) of a branch, LoRA's or VeRA's
-  DoraSaved dora;       // of a DoRA branch, instead
-  at::Tensor unscaled;  // of factors on the logits: the logits before
+// What is asked of the logits of each row beside its loss: fp32 [R] each; undefined: nobody asked.
+struct RowNumbers {
+  at::Tensor mean_logits = {}, log_squares = {};
 };
 
-ChunkLogits chunk_logits(const LossCall& call, const at::Tensor& h, const DropoutDraw& draw,
-                         at::Tensor buffer) {
-  const Linear& output = *call.output;
-  ChunkLogits result{.logits = buffer, .hidden = {}, .dora = {}, .unscaled = {}};
-  if (output.is_dora()) {
-    buffer.zero_();
-    result.dora = dora_forward_(buffer, h, output.weight(), *output.low_rank(),
-                                {.draw = draw, .purpose = call.purpose, .norms = call.dora_norms});
-  } else {
-    forward_product_into(buffer, h, output.weight(), /*beta=*/0, call.purpose);
-    if (output.token_rows()) output.token_rows()->replace_logits(h, buffer);
-  }
-  if (output.bias() != nullptr) buffer.add_(output.bias()->value());
-  if (output.low_rank() != nullptr && !output.is_dora()) {
-    result.hidden = low_rank_forward_(buffer, h, *output.low_rank(), draw);
-  }
-  if (output.vera() != nullptr) result.hidden = vera_forward_(buffer, h, *output.vera(), draw);
-  if (output.rescale() != nullptr && !output.rescale()->of_input) {
-    if (call.want_gradient) result.unscaled = buffer.clone();
-    buffer.copy_(rescaled(buffer, *output.rescale()));
-  }
-  return result;
+RowNumbers numbers_asked_for(const LossCall& call, const at::Tensor& h) {
+  const bool is_second_pass = call.row_scales.defined();
+  if (is_second_pass || call.preference == nullptr) return {};
+  const auto number_a_row = [&](bool is_wanted) {
+    return is_wanted ? at::empty({h.size(0)}, h.options().dtype(at::kFloat)) : at::Tensor();
+  };
+  return {number_a_row(call.preference->wants_mean_logits()),
+          number_a_row(call.preference->wants_log_squares())};
 }
 
-// `h`: what the layer read, `result` with the logits replaced by their gradient.
-void chunk_backward(const LossCall& call, const at::Tensor& h, const ChunkLogits& result,
-                    const DropoutDraw& draw, at::Tensor dh) {
-  const Linear& output = *call.output;
-  at::Tensor dlogits = result.logits;
-  if (result.unscaled.defined()) {
-    dlogits = rescale_backward(dlogits, result.unscaled, *output.rescale());
-  }
-  if (output.weight().requires_grad()) output.weight().accumulate_grad_product(dlogits, h);
-  if (output.bias() != nullptr && output.bias()->requires_grad()) {
-    output.bias()->accumulate_grad(dlogits.sum(at::IntArrayRef{0}, /*keepdim=*/false, at::kFloat));
-  }
-  if (output.is_dora()) {
-    dora_backward(dlogits, h, result.dora, output.weight(), *output.low_rank(), draw, dh,
-                  /*beta=*/0);
-    return;
-  }
-  if (output.token_rows()) {
-    dh.zero_();
-    output.token_rows()->replace_logits_backward(h, dlogits, dh);
-  }
-  multiply_by_weight_back_into(dh, dlogits, output.weight(), output.token_rows() ? 1 : 0);
-  if (output.low_rank() != nullptr) {
-    low_rank_backward(dlogits, {h, result.hidden}, *output.low_rank(), draw, dh);
-  }
-  if (output.vera() != nullptr) vera_backward(dlogits, result.hidden, *output.vera(), draw, dh);
-}
-
-// Where the loss works on its logits.
-struct LossBuffers {
-  int64_t chunk;       // rows at once
-  at::Tensor logits;   // [chunk, V], of the type of h
-  at::Tensor widened;  // the same in fp32; the same tensor where nothing is to be widened
-  at::Tensor rows;     // what each row of all chunks gives
-};
-
-int64_t loss_rows_on_gpu(const at::Tensor& h, const Linear& output, bool want_gradient) {
-  const int64_t bytes_a_row = output.out_features() * static_cast<int64_t>(h.element_size());
-  const int64_t trained_bytes =
-      std::clamp(kTrainedRowsOnGpu * bytes_a_row, kLeastTrainedBytesOnGpu, kMostTrainedBytesOnGpu);
-  const bool trains = want_gradient && output.weight().requires_grad();
-  int64_t rows = std::max(kMinRows, (trains ? trained_bytes : kChunkBytesOnGpu) / bytes_a_row);
-  if (rows > kTileRowsOnGpu) rows -= rows % kTileRowsOnGpu;
-  return std::min(h.size(0), rows);
-}
-
-at::Tensor empty_logits(int64_t rows, int64_t vocab, const at::TensorOptions& options,
-                        bool on_gpu) {
-  if (!on_gpu || vocab % kAlignedWordsOnGpu == 0) return at::empty({rows, vocab}, options);
-  const int64_t stride = (vocab + kRowWordsOnGpu - 1) / kRowWordsOnGpu * kRowWordsOnGpu;
-  return at::empty({rows, stride}, options).narrow(1, 0, vocab);
-}
-
-LossBuffers make_buffers(const at::Tensor& h, const Linear& output, bool want_gradient) {
-  const bool on_gpu = is_for_cuda(h);
-  const int64_t vocab = output.out_features();
-  LossBuffers buffers;
-  buffers.chunk =
-      on_gpu ? loss_rows_on_gpu(h, output, want_gradient) : loss_rows_at_once(h.size(0), vocab);
-  buffers.logits = empty_logits(buffers.chunk, vocab, h.options(), on_gpu);
-  buffers.widened = h.scalar_type() == at::kFloat || on_gpu
-                        ? buffers.logits
-                        : at::empty({buffers.chunk, vocab}, h.options().dtype(at::kFloat));
-  buffers.rows =
-      at::empty({h.size(0), ops::cross_entropy_row_bytes()}, h.options().dtype(at::kByte));
-  return buffers;
+// Of the rows from `start` on, whose logits these are.
+void take_numbers(const RowNumbers& asked, const at::Tensor& logits, float softcap, int64_t start) {
+  const auto of_rows = [&](const at::Tensor& all) { return all.narrow(0, start, logits.size(0)); };
+  if (asked.mean_logits.defined()) take_logit_means(logits, softcap, of_rows(asked.mean_logits));
+  if (asked.log_squares.defined()) take_log_squares(logits, softcap, of_rows(asked.log_squares));
 }
 
 // What each row gave, in the host's memory, and how many of them were taken at once.
 struct ChunkedRows {
   at::Tensor rows;
   int64_t chunk;
-  // fp32 [R] each; undefined: nobody asked.
-  at::Tensor mean_logits = {}, log_squares = {};
+  RowNumbers numbers;
 };
 
 void add(ops::CrossEntropySums& sums, const ops::CrossEntropySums& part) {
@@ -191,40 +92,29 @@ double sum_of(const at::Tensor& of_rows, int64_t first, int64_t last) {
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
 // waits for a device once, behind the last chunk.
 ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
-  const int64_t rows = h.size(0), vocab = call.output->out_features();
+  const int64_t rows = h.size(0);
+  const Linear& output = *call.output.linear;
   const MemoryScope of_logits(MemoryKind::kLogits);
-  const LossBuffers buffers = make_buffers(h, *call.output, call.want_gradient);
+  const LossBuffers buffers = make_loss_buffers(h, output, call.want_gradient);
   at::Tensor targets = call.targets;
   if (h.is_cuda()) {
-    ops::check_targets(targets, vocab);
+    ops::check_targets(targets, output.out_features());
     targets = to_device(targets, h.device());
   }
-  at::Tensor mean_logits, log_squares;
-  const bool is_first_pass = !call.row_scales.defined();
-  if (is_first_pass && call.preference != nullptr) {
-    const auto number_a_row = [&](bool is_wanted) {
-      return is_wanted ? at::empty({rows}, h.options().dtype(at::kFloat)) : at::Tensor();
-    };
-    mean_logits = number_a_row(call.preference->wants_mean_logits());
-    log_squares = number_a_row(call.preference->wants_log_squares());
-  }
-  Rescale* rescale = call.output->rescale();
+  const RowNumbers numbers = numbers_asked_for(call, h);
+  Rescale* rescale = output.rescale();
   Rescale* of_input = rescale != nullptr && rescale->of_input ? rescale : nullptr;
   for (int64_t start = 0; start < rows; start += buffers.chunk) {
     const int64_t length = std::min(buffers.chunk, rows - start);
     const DropoutDraw draw = call.draw.narrow(start, length);
     const at::Tensor rows_h = h.narrow(0, start, length);
     const at::Tensor x = of_input != nullptr ? rescaled(rows_h, *of_input) : rows_h;
-    const ChunkLogits result = chunk_logits(call, x, draw, buffers.logits.narrow(0, 0, length));
+    const ChunkLogits result =
+        chunk_logits(call.output, x, draw, buffers.logits.narrow(0, 0, length), call.want_gradient);
     const bool is_widened = !buffers.widened.is_same(buffers.logits);
     at::Tensor logits = buffers.widened.narrow(0, 0, length);
     if (is_widened) logits.copy_(result.logits);
-    if (mean_logits.defined()) {
-      take_logit_means(logits, call.options.softcap, mean_logits.narrow(0, start, length));
-    }
-    if (log_squares.defined()) {
-      take_log_squares(logits, call.options.softcap, log_squares.narrow(0, start, length));
-    }
+    take_numbers(numbers, logits, call.options.softcap, start);
     ops::cross_entropy_rows_(logits, targets.narrow(0, start, length), call.scale,
                              call.want_gradient, buffers.rows.narrow(0, start, length),
                              call.options);
@@ -234,13 +124,15 @@ ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tens
     }
     if (is_widened) result.logits.copy_(logits);
     at::Tensor rows_dh = dh.narrow(0, start, length);
-    chunk_backward(call, x, result, draw, rows_dh);
+    chunk_backward(call.output, x, result, draw, rows_dh);
     if (of_input != nullptr) rows_dh.copy_(rescale_backward(rows_dh, rows_h, *of_input));
   }
   const auto on_host = [](const at::Tensor& found) {
     return found.defined() && found.is_cuda() ? found.cpu() : found;
   };
-  return {on_host(buffers.rows), buffers.chunk, on_host(mean_logits), on_host(log_squares)};
+  return {on_host(buffers.rows),
+          buffers.chunk,
+          {on_host(numbers.mean_logits), on_host(numbers.log_squares)}};
 }
 
 bool trains(const Linear& layer) {
@@ -277,7 +169,7 @@ ops::CrossEntropySums loss_over_documents(LossCall call, const at::Tensor& h, at
   Preference& learnt = *call.preference;
   const float loss_scale = call.scale;
   const bool learns = call.want_gradient;
-  const bool twice = learns && trains(*call.output);
+  const bool twice = learns && trains(*call.output.linear);
   call.scale = 1;
   call.want_gradient = learns && !twice;
   const ChunkedRows found = loss_over_chunks(call, h, dh);
@@ -291,10 +183,11 @@ ops::CrossEntropySums loss_over_documents(LossCall call, const at::Tensor& h, at
   for (size_t d = 0; d + 1 < starts.size(); ++d) {
     const ops::CrossEntropySums document = sums_of(starts[d], starts[d + 1]);
     const bool has_tail = tails[d] < starts[d + 1];
-    learnt.documents.push_back(
-        {-document.loss, has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0, document.correct,
-         document.entropy, document.tokens, sum_of(found.mean_logits, starts[d], starts[d + 1]),
-         sum_of(found.log_squares, starts[d], starts[d + 1])});
+    learnt.documents.push_back({-document.loss,
+                                has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0,
+                                document.correct, document.entropy, document.tokens,
+                                sum_of(found.numbers.mean_logits, starts[d], starts[d + 1]),
+                                sum_of(found.numbers.log_squares, starts[d], starts[d + 1])});
     add(sums, document);
   }
   const std::optional<DocumentSlopes> losses = learnt.losses();
@@ -388,24 +281,19 @@ struct LossFunction : torch::autograd::Function<LossFunction> {
 
 }  // namespace
 
-int64_t loss_rows_at_once(int64_t tokens, int64_t vocabulary) {
-  const int64_t bytes_a_row = vocabulary * static_cast<int64_t>(sizeof(float));
-  return std::min(tokens, std::max(kMinRows, kChunkBytes / bytes_a_row));
-}
-
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context, double softcap) {
   const bool want_gradient = at::GradMode::is_enabled() && h.requires_grad();
-  LossCall call{&output,
-                DropoutDraw::from(context),
-                context.batch->targets,
-                context.head.loss_scale,
-                want_gradient,
-                purpose_of(context),
-                at::Tensor(),
-                {.softcap = static_cast<float>(softcap), .smoothing = context.head.label_smoothing},
-                context.head.preference};
-  if (output.is_dora()) call.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
+  LossCall call{.output = {.linear = &output, .purpose = purpose_of(context)},
+                .draw = DropoutDraw::from(context),
+                .targets = context.batch->targets,
+                .scale = context.head.loss_scale,
+                .want_gradient = want_gradient,
+                .options = {.softcap = static_cast<float>(softcap),
+                            .smoothing = context.head.label_smoothing},
+                .preference = context.head.preference};
+  if (output.is_dora())
+    call.output.dora_norms = dora_row_norms(output.weight(), *output.low_rank());
   ops::CrossEntropySums sums;
   at::Tensor loss = LossFunction::apply(call, h, context.batch->offsets, &sums);
   if (context.head.sums != nullptr) {

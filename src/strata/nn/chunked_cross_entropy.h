@@ -20,7 +20,4 @@ namespace strata::nn {
 at::Tensor chunked_cross_entropy(const at::Tensor& h, const Linear& output,
                                  const ForwardContext& context, double softcap = 0);
 
-// Rows of a chunk of `tokens` on the CPU.
-int64_t loss_rows_at_once(int64_t tokens, int64_t vocabulary);
-
 }  // namespace strata::nn

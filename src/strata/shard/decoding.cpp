@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
+#include "strata/libtorch/parallel_for.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/shard/loading.h"
 

@@ -167,11 +167,11 @@ Sharing sharing_of(comm::Rendezvous& rendezvous, const launch::RankEnvironment& 
   return {.num_ranks = count_sharers(gpus, environment.rank), .warning = sharing_warning(gpus)};
 }
 
+using RequestOf = std::function<PlanRequest(const config::RunConfig&)>;
+
 // What the settings leave to the plan.
 void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
-                    int num_sharers,
-                    const std::function<PlanRequest(const config::RunConfig&)>& request,
-                    std::vector<std::string>& notes) {
+                    int num_sharers, const RequestOf& request, std::vector<std::string>& notes) {
   if (!chooses_checkpointing(config.shard) && !config.train.auto_find_batch_size) return;
   const int64_t room = room_of_run(config, mesh, device, num_sharers);
   if (config.train.auto_find_batch_size) {
@@ -227,6 +227,40 @@ std::vector<std::string> notes_of_preparation(const config::RunConfig& config,
   return notes;
 }
 
+// Of a run that goes on from one.
+void look_at_checkpoints(const config::RunConfig& config, const SettingsText& settings,
+                         comm::Group& world, OutputFolder& folder) {
+  if (config.train.resume_from_checkpoint.empty()) return;
+  comm::all_or_nothing(world, "looking for checkpoints", [&] {
+    if (world.rank() != 0) return;
+    for (std::string& line : look_for_checkpoint(config.train, settings.json)) {
+      folder.notes.push_back(std::move(line));
+    }
+  });
+}
+
+// Rank 0's; nothing on others.
+std::optional<MemoryWatch> watch_memory(const config::RunConfig& config, const comm::Mesh& mesh,
+                                        at::Device device, int num_sharers,
+                                        const RequestOf& request, std::vector<std::string>& notes) {
+  if (mesh.world->rank() != 0) return std::nullopt;
+  std::optional<MemoryWatch> watch;
+  watch.emplace(config, request(config), device);
+  const std::optional<std::string> hint =
+      recomputation_hint(config, device, num_sharers, request(config));
+  if (hint) notes.push_back(*hint);
+  return watch;
+}
+
+RunResult train_within_memory(const PreparedRun& run) {
+  try {
+    return train(run);
+  } catch (const c10::Error& error) {
+    if (!run.device.is_cuda() || !is_out_of_memory(error)) throw;
+    throw memory_error(error, run.device, run.watch ? &*run.watch : nullptr);
+  }
+}
+
 RunResult run(config::RunConfig config, const launch::RankEnvironment& environment,
               const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
@@ -250,14 +284,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   status.set_phase("preparing the data");
   OutputFolder folder;
   take_output_folder(config, *mesh.world, folder);
-  if (!config.train.resume_from_checkpoint.empty()) {
-    comm::all_or_nothing(*mesh.world, "looking for checkpoints", [&] {
-      if (environment.rank != 0) return;
-      for (std::string& line : look_for_checkpoint(config.train, settings.json)) {
-        folder.notes.push_back(std::move(line));
-      }
-    });
-  }
+  look_at_checkpoints(config, settings, *mesh.world, folder);
   const std::unique_ptr<comm::Group> saving = rendezvous.make_group(
       "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
   PreparationLine line(output, environment.rank == 0);
@@ -274,34 +301,24 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
     return plan_request(planned, mesh, environment.local_world_size, datasets, device);
   };
   choose_by_plan(config, mesh, device, sharing.num_ranks, request, notes);
-  std::optional<MemoryWatch> watch;
-  if (environment.rank == 0) {
-    watch.emplace(config, request(config), device);
-    const std::optional<std::string> hint =
-        recomputation_hint(config, device, sharing.num_ranks, request(config));
-    if (hint) notes.push_back(*hint);
-  }
+  std::optional<MemoryWatch> watch =
+      watch_memory(config, mesh, device, sharing.num_ranks, request, notes);
   // Now: who is ended for his memory says nothing any more.
   const std::optional<std::string> shortage = memory_warning(
       mesh, device, sharing.num_ranks, watch ? watch->bytes_to_come() : std::optional<int64_t>());
   if (shortage) output.write(*shortage + "\n");
-  try {
-    return train({.config = config,
-                  .settings = settings,
-                  .output = output,
-                  .status = status,
-                  .line = line,
-                  .writes_results = writes_results,
-                  .device = device,
-                  .mesh = mesh,
-                  .saving = *saving,
-                  .datasets = datasets,
-                  .notes = notes,
-                  .watch = watch});
-  } catch (const c10::Error& error) {
-    if (!device.is_cuda() || !is_out_of_memory(error)) throw;
-    throw memory_error(error, device, watch ? &*watch : nullptr);
-  }
+  return train_within_memory({.config = config,
+                              .settings = settings,
+                              .output = output,
+                              .status = status,
+                              .line = line,
+                              .writes_results = writes_results,
+                              .device = device,
+                              .mesh = mesh,
+                              .saving = *saving,
+                              .datasets = datasets,
+                              .notes = notes,
+                              .watch = watch});
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <random>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -248,6 +249,44 @@ TEST(FileQueue, ARequestThatTheKernelDidNotTakeIsNeverSent) {
     return is_told &&
            read_file(file.path()) == early.text() + std::string(7 * kDirectAlignment, '\0');
   }));
+}
+
+// Gives the latest request back first, half done, and takes none any more after that.
+class BreakingQueue : public FileQueue {
+ public:
+  BreakingQueue() : FileQueue({}) {}
+  ~BreakingQueue() override { drain(); }
+  const char* name() const override { return "breaking"; }
+  size_t num_requests() const { return requests_.size(); }
+
+ protected:
+  void start(const Block& block) override {
+    if (is_broken_) throw IoError("breaking: found a request, expected none");
+    requests_.push_back(block);
+  }
+  Completion complete() override {
+    const Block last = requests_.back();
+    requests_.pop_back();
+    const auto size = static_cast<int64_t>(last.size);
+    return {last, std::exchange(is_broken_, true) ? size : size / 2};
+  }
+
+ private:
+  std::vector<Block> requests_;
+  bool is_broken_ = false;
+};
+
+// Regression: the rest of the second transfer could not be started, so that the first one's request
+// was left on its way to memory that goes.
+TEST(FileQueue, DrainingWaitsForAllWhateverBecomesOfOne) {
+  const TemporaryFolder folder;
+  DirectFile file(folder / "f", 4 * kDirectAlignment);
+  Buffer first(2 * kDirectAlignment), second(2 * kDirectAlignment);
+  BreakingQueue queue;
+  queue.read(file, first.span(), 0);
+  queue.read(file, second.span(), 2 * kDirectAlignment);
+  queue.drain();
+  EXPECT_EQ(queue.num_requests(), 0U);
 }
 
 TEST(FileSystem, MemoryIsToldFromDisk) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <exception>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -12,9 +13,10 @@
 
 namespace strata::comm {
 
-// Runs `body(rendezvous)` on `size` ranks and rethrows what any of them threw.
+// Runs `body(rendezvous)` on `size` ranks and rethrows what any of them threw. `say`: of rank 0.
 inline void on_ranks(int size, bool shared_memory, const std::function<void(Rendezvous&)>& body,
-                     std::chrono::seconds timeout = std::chrono::seconds(30)) {
+                     std::chrono::seconds timeout = std::chrono::seconds(30),
+                     const std::function<void(const std::string&)>& say = nullptr) {
   const ListeningPort port = listening_port();
   std::vector<std::exception_ptr> failures(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -26,7 +28,8 @@ inline void on_ranks(int size, bool shared_memory, const std::function<void(Rend
                                .port = port.number,
                                .listen_descriptor = rank == 0 ? port.descriptor : -1,
                                .timeout = timeout,
-                               .shared_memory = shared_memory});
+                               .shared_memory = shared_memory,
+                               .say = rank == 0 ? say : nullptr});
         body(rendezvous);
       } catch (...) {
         failures[static_cast<size_t>(rank)] = std::current_exception();

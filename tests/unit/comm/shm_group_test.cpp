@@ -4,11 +4,15 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 
+#include <cerrno>
 #include <chrono>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "../base/refused_calls.h"
 #include "on_ranks.h"
 #include "strata/base/error.h"
 #include "strata/comm/gloo_group.h"
@@ -105,6 +109,24 @@ TEST(SharedMemory, DifferentCollectivesAreAnErrorNotGarbage) {
           << what;
     }
   });
+}
+
+// The groups go through TCP then, which nobody was told.
+TEST(SharedMemory, WhereItIsRefusedTheReasonIsToldOnce) {
+  EXPECT_TRUE(testing::holds_in_child([] {
+    testing::refuse_call(SYS_memfd_create, EPERM);
+    std::vector<std::string> told;
+    const auto use_two_groups = [](Rendezvous& rendezvous) {
+      const auto first = rendezvous.make_group("a"), second = rendezvous.make_group("b");
+      first->barrier();
+      second->barrier();
+      if (second->transport() != Transport::kGloo) throw InternalError("found shared memory");
+    };
+    on_ranks(2, /*shared_memory=*/true, use_two_groups, std::chrono::seconds(30),
+             [&](const std::string& line) { told.push_back(line); });
+    return told.size() == 1 &&
+           told[0].find("(no memory to share: operation not permitted)") != std::string::npos;
+  }));
 }
 
 }  // namespace

@@ -7,12 +7,15 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <gtest/gtest.h>
 
 #include <array>
 #include <thread>
+
+#include "../base/refused_calls.h"
 
 namespace strata::comm {
 namespace {
@@ -119,6 +122,30 @@ TEST(SilenceWatch, AsksWhileNothingIsSent) {
   }
   EXPECT_EQ(option(after.here, SOL_SOCKET, SO_KEEPALIVE), 1);
   EXPECT_FALSE(ends_within(after, seconds(3)));  // idle is not silent
+}
+
+void allow_files(rlim_t count) {
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = count;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+// Regression: the watch's thread met a process that may open no file more, and ended it.
+TEST(SilenceWatch, GoesOnAfterAMomentWithoutRoomForAnotherFile) {
+  EXPECT_TRUE(testing::holds_in_child([] {
+    const SilenceWatch watch(milliseconds(400));
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    allow_files(3);
+    std::this_thread::sleep_for(milliseconds(300));  // several looks
+    allow_files(before.rlim_cur);
+    const Connection made = connection();
+    for (int i = 0; i < 100 && option(made.here, SOL_SOCKET, SO_KEEPALIVE) == 0; ++i) {
+      std::this_thread::sleep_for(milliseconds(50));
+    }
+    return option(made.here, SOL_SOCKET, SO_KEEPALIVE) == 1;
+  }));
 }
 
 }  // namespace

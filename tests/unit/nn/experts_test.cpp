@@ -1,7 +1,12 @@
 // Oracle: ATen's autograd in double precision over every expert for every token; for the order of
 // rows, the definition; bit-equality between numbers of threads.
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -415,6 +420,25 @@ TEST(ExpertRows, VisitsEveryExpertOnce) {
   }
   at::set_num_threads(threads);
   EXPECT_TRUE(at::GradMode::is_enabled());
+}
+
+// Regression: compiled without OpenMP the loop ran on one thread, and every product inside as well.
+TEST(ExpertRows, SeveralThreadsVisitExperts) {
+  const at::Tensor chosen = at::arange(24).view({12, 2}).remainder(kExperts);
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  std::mutex mutex;
+  std::condition_variable came;
+  std::set<std::thread::id> visitors;
+  for_each_expert(sort_by_expert(chosen, kExperts), /*at_once=*/true, [&](size_t e) {
+    std::unique_lock lock(mutex);
+    visitors.insert(std::this_thread::get_id());
+    came.notify_all();
+    const std::chrono::seconds patience(e == 0 ? 10 : 0);  // the first to be visited
+    came.wait_for(lock, patience, [&] { return visitors.size() == 2; });
+  });
+  at::set_num_threads(threads);
+  EXPECT_EQ(visitors.size(), 2u);
 }
 
 TEST(ExpertRows, AreThoseOfOneExpertTogetherInTheOrderOfTokens) {

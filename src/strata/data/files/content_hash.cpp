@@ -6,10 +6,12 @@
 #include <chrono>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/json.h"
+#include "strata/base/visible_text.h"
 #include "strata/base/xxh3.h"
 
 namespace strata::data {
@@ -38,13 +40,18 @@ int64_t nanoseconds(const timespec& time) {
 std::optional<Json> look_at(const fs::path& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  return Json{{"path", path.string()},
+  return Json{{"path", visible(path.string())},  // JSON takes no name that is not UTF-8
               {"device", static_cast<uint64_t>(status.st_dev)},
               {"inode", static_cast<uint64_t>(status.st_ino)},
               {"size", static_cast<uint64_t>(status.st_size)},
               {"modified", nanoseconds(status.st_mtim)},
               {"changed", nanoseconds(status.st_ctim)}};
 }
+
+struct SeenFile {
+  fs::path path;
+  Json facts;  // look_at()
+};
 
 // Long enough ago for a later change to have another time.
 bool is_settled(const Json& seen) {
@@ -57,11 +64,11 @@ bool is_settled(const Json& seen) {
 }
 
 // Machines that share the memory may know one file by different devices: each has notes of its own.
-fs::path note_of(std::span<const Json> seen, const HashMemory& memory) {
+fs::path note_of(std::span<const SeenFile> seen, const HashMemory& memory) {
   Xxh3 name;
-  for (const Json& file : seen) {
-    name.update(file.at("path").get_ref<const std::string&>());
-    const uint64_t device = file.at("device").get<uint64_t>();
+  for (const SeenFile& file : seen) {
+    name.update(file.path.string());
+    const uint64_t device = file.facts.at("device").get<uint64_t>();
     name.update(std::as_bytes(std::span(&device, 1)));
   }
   return memory.folder / (name.text_128() + ".hash");
@@ -100,52 +107,56 @@ void remember(const fs::path& note, const Known& known) {
 }
 
 // The hashes of files, which one note remembers.
-std::vector<std::string> hashes_with_note(std::span<const Json> seen, const HashMemory& memory) {
+std::vector<std::string> hashes_with_note(std::span<const SeenFile> seen,
+                                          const HashMemory& memory) {
   const fs::path note = note_of(seen, memory);
   Known known = recall(note);
   bool is_new = false;
   std::vector<std::string> hashes;
-  for (const Json& file : seen) {
-    const std::string& path = file.at("path").get_ref<const std::string&>();
-    const auto before = known.find(path);
-    if (before != known.end() && before->second.first == file) {
+  for (const auto& [path, facts] : seen) {
+    const std::string& name = facts.at("path").get_ref<const std::string&>();
+    const auto before = known.find(name);
+    if (before != known.end() && before->second.first == facts) {
       hashes.push_back(before->second.second);
       continue;
     }
     hashes.push_back(hash_content(path));
-    if (look_at(path) != file || !is_settled(file)) continue;
-    known[path] = {file, hashes.back()};
+    if (look_at(path) != facts || !is_settled(facts)) continue;
+    known[name] = {facts, hashes.back()};
     is_new = true;
   }
   if (is_new) remember(note, known);
   return hashes;
 }
 
-uint64_t size_of(const Json& seen) { return seen.at("size").get<uint64_t>(); }
+uint64_t size_of(const SeenFile& seen) { return seen.facts.at("size").get<uint64_t>(); }
 
 // Nothing where there is no memory, or the file system says nothing.
-std::optional<Json> look_for_memory(const fs::path& path, const HashMemory& memory) {
+std::optional<SeenFile> look_for_memory(const fs::path& path, const HashMemory& memory) {
   if (memory.folder.empty()) return std::nullopt;
   std::error_code error;
-  const fs::path whole = fs::canonical(path, error);
-  return error ? std::nullopt : look_at(whole);
+  fs::path whole = fs::canonical(path, error);
+  if (error) return std::nullopt;
+  std::optional<Json> facts = look_at(whole);
+  if (!facts) return std::nullopt;
+  return SeenFile{std::move(whole), std::move(*facts)};
 }
 
 }  // namespace
 
 std::string content_hash(const fs::path& path, const HashMemory& memory) {
-  const std::optional<Json> seen = look_for_memory(path, memory);
+  const std::optional<SeenFile> seen = look_for_memory(path, memory);
   if (!seen || size_of(*seen) < memory.smallest) return hash_content(path);
   return hashes_with_note({&*seen, 1}, memory).front();
 }
 
 std::vector<std::string> content_hashes(std::span<const fs::path> paths, const HashMemory& memory) {
   std::vector<std::string> hashes(paths.size());
-  std::vector<Json> small;
+  std::vector<SeenFile> small;
   std::vector<size_t> places;  // of the small ones
   uint64_t bytes = 0;
   for (size_t i = 0; i < paths.size(); ++i) {
-    std::optional<Json> seen = look_for_memory(paths[i], memory);
+    std::optional<SeenFile> seen = look_for_memory(paths[i], memory);
     if (!seen || size_of(*seen) >= memory.smallest) {
       hashes[i] = content_hash(paths[i], memory);
       continue;

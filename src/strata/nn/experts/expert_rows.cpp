@@ -5,10 +5,11 @@
 #include <numeric>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/memory_kind.h"
+#include "strata/libtorch/parallel_for.h"
 #include "strata/libtorch/plain_view.h"
 #include "strata/nn/experts/expert_rows.h"
 
@@ -84,8 +85,10 @@ void for_each_expert(const ExpertRows& rows, bool at_once,
   }
   std::ranges::stable_sort(order, std::greater(), [&](size_t e) { return rows.count(e); });
   std::atomic<size_t> next = 0;
+  const MemoryKind kind = current_memory_kind;
   at::parallel_for(0, num_threads, /*grain_size=*/1, [&](int64_t, int64_t) {
     const c10::AutoGradMode without_autograd(false);
+    const MemoryScope scope(kind);
     for (size_t i = next++; i < order.size(); i = next++) visit(order[i]);
   });
 }

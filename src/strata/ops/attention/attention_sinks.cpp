@@ -5,9 +5,10 @@
 #include <vector>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/parallel_for.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/element.h"

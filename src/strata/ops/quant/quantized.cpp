@@ -2,11 +2,11 @@
 #include "strata/ops/quant/quantized.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/parallel_for.h"
 #include "strata/libtorch/planned_device.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"

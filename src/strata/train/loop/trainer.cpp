@@ -13,7 +13,6 @@
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
 #include "strata/optim/adamw.h"
-#include "strata/train/loop/broken_weight.h"
 #include "strata/train/loop/micro_pass.h"
 #include "strata/train/loop/schedules.h"
 #include "strata/train/loop/step_profile.h"
@@ -23,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-constexpr size_t kNamedRows = 64;
 
 // A warning where the last loss is far above the first; empty: it is not.
 std::string risen_loss(const std::vector<Json>& history, double learning_rate) {
@@ -351,65 +348,6 @@ void Trainer::update(StepOutcome& outcome) {
   } catch (const Error& error) {  // on every rank
     comm::all_or_nothing_told_once(world_, "training", [&] { throw error; });
   }
-}
-
-Trainer::WeightsFault Trainer::fault_of_weights() {
-  const auto broken = find_broken_weight(*trainee_.store);
-  if (!broken) return {};
-  const std::string& model = config_.model.model_name_or_path;
-  const std::string what = fmt::format("{} in tensor {}", broken->value, broken->text());
-  // An update that is not finite is never made, but values may grow beyond their type.
-  if (has_learned_ && !broken->is_frozen) {
-    return {.text = fmt::format("; by now the weights hold {}", what)};
-  }
-  return {.text = fmt::format("; {} holds {}", model.empty() ? "the model" : model, what),
-          .is_of_base = true};
-}
-
-void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
-  outcome.is_left_out = true;
-  // A spike comes of finite weights.
-  const bool is_finite = std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm);
-  const WeightsFault fault = is_finite ? WeightsFault() : fault_of_weights();
-  const std::string found =
-      fmt::format("step {}: found {}, in {}{}", step_ + 1, why, examples_of(outcome), fault.text);
-  if (config_.train.on_nan == config::OnNan::kStop) {
-    // Every rank comes here with the same words.
-    const std::string advice =
-        fault.is_of_base
-            ? ": neither the rows nor learning_rate is at fault; take another copy of the model, "
-              "or mend that tensor"
-            : fmt::format(
-                  "; the weights are those of step {}: lower learning_rate or look at the "
-                  "data, then resume from the last checkpoint, or set on_nan to rollback",
-                  step_);
-    comm::all_or_nothing_told_once(world_, "training", [&] { throw Error(found + advice); });
-  }
-  if (guard_.num_in_a_row() >= LossGuard::kMostInARow) {
-    roll_back(found);
-    return;
-  }
-  say("warning: " + found + "; weights and optimizer stay as they were, the batch is left out");
-}
-
-std::string Trainer::examples_of(const StepOutcome& outcome) const {
-  const StepPlan::Window window = plan_.window(step_);
-  std::vector<int64_t> rows;
-  for (int64_t i = 0; i < window.count; ++i) {
-    if (!outcome.broken.empty() && !std::ranges::count(outcome.broken, i)) continue;
-    for (int rank = 0; rank < trainee_.store->mesh().data_parallel_size(); ++rank) {
-      const auto batch = sampler_.batch(window.epoch, rank, window.first + i);
-      rows.insert(rows.end(), batch.begin(), batch.end());
-    }
-  }
-  std::ranges::sort(rows);
-  // A step of hundreds of ranks has thousands, of which a person looks at a few.
-  const size_t named = std::min(rows.size(), kNamedRows);
-  const std::string rest =
-      named < rows.size() ? fmt::format(" and {} more", rows.size() - named) : "";
-  return fmt::format(
-      "row{} {}{} of the training data (from 0, as prepared)", rows.size() == 1 ? "" : "s",
-      fmt::join(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(named), ", "), rest);
 }
 
 void Trainer::sum_losses(StepOutcome& outcome) {

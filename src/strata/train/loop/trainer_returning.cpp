@@ -1,14 +1,11 @@
-// The part of Trainer that goes on from a checkpoint: of an earlier run, after batches that spoilt
-// the weights, or of the best evaluation for the result. And what a checkpoint says for that.
+// The part of Trainer that goes on from a checkpoint: of an earlier run, or of the best evaluation
+// for the result. And what a checkpoint says for that.
 #include "strata/adapters/lora_init.h"
-#include "strata/base/error.h"
 #include "strata/base/json.h"
-#include "strata/base/phases.h"
 #include "strata/checkpoint/base_mark.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/checkpoint/piece_reader.h"
 #include "strata/comm/agreement.h"
-#include "strata/comm/told_once.h"
 #include "strata/launch/restarts.h"
 #include "strata/train/loop/trainer.h"
 #include "strata/train/saving/resume.h"
@@ -98,41 +95,6 @@ DataRows Trainer::data_rows() const {
           .wanted = rows_of_stream(config_, trainee_.store->mesh().data_parallel_size()),
           .seed = static_cast<int64_t>(config_.train.data_seed.value_or(config_.train.seed)),
           .content = rows_content_};
-}
-
-void Trainer::roll_back(const std::string& found) {
-  const int64_t first_bad = step_ + 2 - LossGuard::kMostInARow;
-  const std::string what =
-      fmt::format("{}, and the {} batches before were bad too, so that the weights must be", found,
-                  LossGuard::kMostInARow - 1);
-  saver_.settle();
-  std::optional<fs::path> source;
-  if (saver_.saves()) {
-    source = return_to([&] { return checkpoints_.ways_back(first_bad); }, trainee_,
-                       [this](const report::TrainerState&, const Json& progress) {
-                         guard_.load(progress.at("loss_guard"));
-                         has_learned_ = progress.value("has_learned", false);
-                         if (loss_scaler_ && progress.contains("loss_scaler")) {
-                           loss_scaler_->return_to(progress.at("loss_scaler"));
-                         }
-                       },
-                       [this](const std::string& line) { say(line); });
-  }
-  comm::all_or_nothing_told_once(world_, "training", [&] {
-    if (source) return;
-    throw Error(fmt::format(
-        "{}, expected a whole checkpoint of before step {} to return to; lower learning_rate, save "
-        "more often (save_steps), and start again",
-        what, checkpoints_.rollback_limit(first_bad)));
-  });
-  guard_.forgive();
-  checkpoints_.note_return(*source);
-  recipe_.begin(step_);
-  set_phase(kTrainingPhase);
-  say(fmt::format(
-      "warning: {}; weights and optimizer are those of {} again, the batches since then "
-      "are left out",
-      what, source->filename().string()));
 }
 
 void Trainer::load_best() {

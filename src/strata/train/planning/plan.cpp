@@ -13,8 +13,8 @@
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
 #include "strata/memory/probe.h"
-#include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/linear.h"
+#include "strata/nn/loss_buffers.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/int8_product.h"
 #include "strata/shard/segments.h"
@@ -170,7 +170,7 @@ std::vector<checkpoint::LocalPiece> saved_pieces(const SavingPolicy& policy, Tra
                                   policy.with_optimizer ? trainee.optimizer.get() : nullptr);
 }
 
-// The copy that the saver takes on start and keeps (Trainer::prepare_saving).
+// The copy that the saver takes on start and keeps (train/saving/run_saver.h).
 std::vector<checkpoint::LocalPiece> imagine_snapshot(
     const SavingPolicy& policy, const std::vector<checkpoint::LocalPiece>& pieces) {
   if (!policy.in_background || pieces.empty()) return {};

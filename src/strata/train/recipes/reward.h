@@ -1,5 +1,5 @@
 // Reward models: a head gives every text a number, which is to be larger for the preferred answer.
-// A step's loss is the mean over its pairs (nn/reward_loss.h).
+// A step's loss is the mean over its pairs (nn/document_loss.h).
 #pragma once
 
 #include <memory>
