@@ -25,11 +25,31 @@ namespace {
 struct Row {
   int64_t rows, columns, inner;
 };
-const Row kRows[] = {{1, 1, 1},       {1, 41, 133},   {2, 40, 7},     {16, 1, 3},
-                     {17, 33, 5},     {96, 32, 256},  {100, 31, 257}, {200, 1030, 64},
-                     {13, 100, 600},  {300, 65, 513}, {0, 4, 4},      {40, 4, 0},
-                     {24, 64, 12},    {3, 70, 300},   {17, 1, 40},    {64, 1100, 300},
-                     {383, 200, 270}, {385, 90, 20},  {500, 8, 1100}, {130, 16, 513}};
+const Row kRows[] = {{1, 1, 1},
+                     {1, 41, 133},
+                     {2, 40, 7},
+                     {16, 1, 3},
+                     {17, 33, 5},
+                     {96, 32, 256},
+                     {100, 31, 257},
+                     {200, 1030, 64},
+                     {13, 100, 600},
+                     {300, 65, 513},
+                     {0, 4, 4},
+                     {40, 4, 0},
+                     {24, 64, 12},
+                     {3, 70, 300},
+                     {17, 1, 40},
+                     {64, 1100, 300},
+                     {383, 200, 270},
+                     {385, 90, 20},
+                     {500, 8, 1100},
+                     {130, 16, 513},
+                     // Thin: rows read in place, tiles rounded at once, gradients as transposes.
+                     {500, 100, 16},
+                     {1200, 24, 544},
+                     {390, 190, 1088},
+                     {20, 2100, 70}};
 
 // Who multiplies what.
 struct Method {
@@ -73,9 +93,10 @@ class Matmul : public testing::TestWithParam<Method> {
 };
 class OwnMatmul : public Matmul {};
 
-// Rows 5 elements wider than needed, so that strides are not sizes.
+// Rows 5 or 6 elements wider than needed, so that strides are not sizes, and odd as well as even.
 at::Tensor strided(int64_t rows, int64_t columns, at::ScalarType type) {
-  return at::randn({rows, columns + 5}).to(type).narrow(1, 2, columns);
+  const int64_t more = columns % 3 == 0 ? 5 : 6;
+  return at::randn({rows, columns + more}).to(type).narrow(1, 2, columns);
 }
 
 TEST_P(Matmul, EqualsDouble) {
@@ -122,6 +143,30 @@ TEST_P(Matmul, TakesAnyView) {
   EXPECT_LT(reference::relative_error(ops::matmul(sparse, b, {.b = true}),
                                       at::mm(sparse.to(at::kDouble), b.to(at::kDouble).t())),
             tolerance);
+}
+
+// A branch's products, which read rows in place or are computed as their transposes.
+TEST_P(OwnMatmul, ThinProductsDoNotDependOnThreads) {
+  at::manual_seed(4);
+  const at::ScalarType type = GetParam().type;
+  const at::Tensor x = at::randn({2100, 544}).to(type), thin = at::randn({24, 544}).to(type),
+                   h = at::randn({2100, 24}).to(type), sum = at::randn({544, 24});
+  const int threads = at::get_num_threads();
+  std::vector<std::vector<at::Tensor>> results;
+  for (const int n : {1, 2, 5}) {
+    at::set_num_threads(n);
+    std::vector<at::Tensor>& of_n = results.emplace_back();
+    of_n.push_back(ops::matmul(x, thin, {.b = true}));
+    of_n.push_back(x.clone());
+    matmul_into(of_n.back(), h, thin, {}, /*beta=*/1);
+    of_n.push_back(sum.clone());
+    matmul_into(of_n.back(), x, h, {.a = true}, /*beta=*/1);
+  }
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
+    EXPECT_TRUE(at::equal(results[0][i], results[2][i])) << i;
+  }
 }
 
 // Many rows share packed columns, few rows are packed themselves.
