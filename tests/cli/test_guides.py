@@ -332,12 +332,27 @@ launch run_glue.py \
 
 
 def test_the_command_of_glue(place, inputs):
-    """Of transformers' examples, with a folder of one's own in the place of the Hub's."""
-    from transformers import AutoModelForSequenceClassification
+    """Of transformers' examples, with a folder of one's own in the place of the Hub's. Oracle of the accuracy at the end:
+    transformers' model of the result."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     write_rows(place / "data" / "train.jsonl", make_rows("pairs", 20))
+    held_out = make_rows("pairs", 31)[20:]
+    write_rows(place / "data" / "validation.jsonl", held_out)
     words = changed(GLUE, model_name_or_path=inputs.model("plain"), task_name="MRPC", per_device_train_batch_size=8, num_train_epochs=1,
                     output_dir="out")
     finish(start([*words, "--dataset_name", "data"]))
     assert step_count(place / "out") == 3
-    assert AutoModelForSequenceClassification.from_pretrained(place / "out").num_labels == 2
+    model = AutoModelForSequenceClassification.from_pretrained(place / "out").eval()
+    assert model.num_labels == 2
+    rows = [json.loads(line) for line in (place / "out" / "metrics.jsonl").open()]
+    evaluations = [row for row in rows if "eval_accuracy" in row]
+    assert [row["step"] for row in evaluations] == [3]
+    tokenizer = AutoTokenizer.from_pretrained(place / "out")
+    batch = tokenizer([row["sentence1"] for row in held_out], [row["sentence2"] for row in held_out], padding=True,
+                      return_tensors="pt")
+    with torch.no_grad():
+        answers = model(**batch).logits.argmax(-1).tolist()
+    right = sum(answer == row["label"] for answer, row in zip(answers, held_out))
+    assert evaluations[0]["eval_accuracy"] == pytest.approx(right / len(held_out))

@@ -39,7 +39,7 @@ def test_a_script_that_classifies_texts_means_the_recipe(name):
     (["launch", "a2po.py"], "a2po"), (["launch", "run_gmpo.py"], "gmpo"), (["launch", "iw_opd.py"], "opd"), (["launch", "nash_md.py"], "nash"),
     (["launch", "server_distillation.py"], "distillation"), (["launch", "async_grpo.py"], "grpo"), (["launch", "openreward.py"], "openreward"),
     (["launch", "examples/question-answering/run_seq2seq_qa.py"], "seq2seq_qa"), (["launch", "run_qa_no_trainer.py"], "qa"),
-    (["launch", "run_swag.py"], "swag"), (["launch", "run_fim.py"], "fim"),
+    (["launch", "run_swag.py"], "swag"), (["launch", "-m", "transformers.run_swag"], "swag"), (["launch", "run_fim.py"], "fim"),
 ])
 def test_a_script_of_another_method_is_refused(words, method):
     result = run(*words)
@@ -50,7 +50,7 @@ def test_a_script_of_another_method_is_refused(words, method):
     assert "in its place" not in result.stderr
 
 
-@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py", "podpourri.py", "sft_vs_vlm.py", "goldilocks.py", "sft_gold_answers.py", "train_qa.py"])
+@pytest.mark.parametrize("name", ["train_promptsource.py", "sft_llama.py", "report.py", "podpourri.py", "sft_vs_vlm.py", "goldilocks.py", "sft_gold_answers.py", "train_qa.py", "run_qalora.py"])
 def test_a_part_of_a_word_is_no_method(name):
     assert f"{name}: running the built-in recipe sft in its place" in run("launch", name).stderr
 

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from running import PROGRAM, base_flags, environment, flag_words
+from tiny_t5 import save_pairs, save_t5
 
 # Beyond the date line from each other: never the same day.
 ZONES = "<+14>-14", "<-12>+12"
@@ -16,10 +17,10 @@ DATED = ("{{ strftime_now('%d %b %Y') }}{% for m in messages %}"
          "{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' }}{% endfor %}")
 
 
-def start(folder, flags, before=""):
+def start(folder, flags, before="", recipe="sft"):
     """Two ranks, each in a folder of its own, in which `model` and `data` lie."""
     wrapper = folder / "rank.sh"
-    words = " ".join([str(PROGRAM), "sft", "--cpu", *flag_words(flags)])
+    words = " ".join([str(PROGRAM), recipe, "--cpu", *flag_words(flags)])
     wrapper.write_text(f"#!/bin/sh\ncd {folder}/$RANK && {before} exec {words}\n")
     wrapper.chmod(0o755)
     return subprocess.run([str(PROGRAM), "launch", "--num_processes", "2", "--cpu", "--max_restarts", "1", "--no_python", str(wrapper)],
@@ -104,3 +105,19 @@ def test_machines_on_either_side_of_midnight_train(copies):
     drop_row(copies)
     result = start(copies, flags_of(copies, dataset_cache=False), before=zones)
     assert '"40 rows of training data" on rank 0 but "39 rows of training data" on rank 1' in result.stderr
+
+
+def test_ranks_that_would_decode_unequally_often(tmp_path):
+    """The files bound the answers of evaluations, and every token of one is an exchange."""
+    for rank, longest in (("0", 3), ("1", 9)):
+        save_t5(tmp_path / rank / "model")
+        save_pairs(tmp_path / rank / "data")
+        file = tmp_path / rank / "model" / "generation_config.json"
+        before = json.loads(file.read_text()) if file.exists() else {}
+        file.write_text(json.dumps({**before, "max_new_tokens": longest}))
+    flags = {"model_name_or_path": "model", "dataset_name": "data", "output_dir": tmp_path / "out", "max_steps": 2,
+             "eval_strategy": "steps", "predict_with_generate": True}
+    result = start(tmp_path, flags, recipe="seq2seq")
+    assert result.returncode == 2, result.stderr
+    assert re.search(r'model and data: found "answers of 3 tokens at most that end with \[1\]" on rank 0 but '
+                     r'"answers of 9 tokens at most that end with \[1\]" on rank 1', result.stderr), result.stderr

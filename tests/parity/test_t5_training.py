@@ -388,7 +388,8 @@ def test_columns_keep_their_names_in_rows_of_another_order(place, tmp_path):
     assert texts[0] == texts[1] and "[[negative</s>]]" in texts[0]
 
 
-@pytest.mark.parametrize("name, source, target", [("samsum", "dialogue", "summary"), ("rows", "id", "dialogue")])
+@pytest.mark.parametrize("name, source, target", [("samsum", "dialogue", "summary"), ("samsum/", "dialogue", "summary"), ("xsum", "id", "dialogue"),
+                                                  ("rows", "id", "dialogue")])
 def test_columns_of_published_sets(place, tmp_path, name, source, target):
     """Oracle: run_summarization.py's table of sets, else the first two columns; a choice among more is told."""
     rows = [{"id": "a", "dialogue": row["sentence"], "summary": row["label"]} for row in rows_of(place, "train")]
@@ -396,7 +397,7 @@ def test_columns_of_published_sets(place, tmp_path, name, source, target):
     (tmp_path / name / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = []
     for words in ([], ["--text_column", source, "--summary_column", target]):
-        done = subprocess.run([PROGRAM, "preview", "seq2seq", "--model_name_or_path", place / "plain", "--dataset_name", tmp_path / name, *words],
+        done = subprocess.run([PROGRAM, "preview", "seq2seq", "--model_name_or_path", place / "plain", "--dataset_name", f"{tmp_path}/{name}", *words],
                               capture_output=True, text=True, env=environment())
         assert done.returncode == 0, done.stderr
         said.append(done)

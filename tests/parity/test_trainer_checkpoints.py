@@ -116,6 +116,12 @@ def test_a_schedule_that_asks_evaluations_begins_anew(reference, tmp_path):
                         "lr_scheduler_kwargs": '{"patience": 0, "threshold": 0.9}'})
     assert "begins anew" not in again.text
     assert again.history[-2]["learning_rate"] == pytest.approx(5e-5, rel=1e-12)
+    # The other of the two is another schedule.
+    other = run_strata({**flags, "output_dir": tmp_path / "ours", "eval_strategy": "steps", "eval_steps": 1, "max_steps": 9,
+                        "resume_from_checkpoint": True, "lr_scheduler_type": "greedy",
+                        "lr_scheduler_kwargs": '{"patience": 5, "min_lr": 1e-4}'})
+    assert "found no state of lr_scheduler_type greedy, expected that of a run that had it; the schedule begins anew" in other.text
+    assert [row["learning_rate"] for row in other.history if "loss" in row and row["step"] > 6][0] == pytest.approx(5e-3, rel=1e-12)
 
 
 def test_files_of_torch_beside_numbered_states(reference, tmp_path):

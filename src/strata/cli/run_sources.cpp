@@ -159,10 +159,11 @@ void require_own_method(const std::string& program, bool is_module) {
   // Scripts of transformers that other recipes have words of; alone these are names of data.
   constexpr std::string_view kScripts[] = {"run_qa", "run_seq2seq_qa", "run_swag", "run_fim",
                                            "run_speech_recognition"};
-  const std::vector<std::string> words = words_of(script_of(program, is_module));
-  const std::string file = std::filesystem::path(program).filename().string();
-  const auto* const script =
-      std::ranges::find_if(kScripts, [&](std::string_view name) { return file.starts_with(name); });
+  const std::string own_name = script_of(program, is_module);
+  const std::vector<std::string> words = words_of(own_name);
+  const std::string file = std::filesystem::path(own_name).stem().string() + "_";
+  const auto* const script = std::ranges::find_if(
+      kScripts, [&](std::string_view name) { return file.starts_with(std::string(name) + "_"); });
   if (script != std::end(kScripts)) refuse_method(program, script->substr(4));
   for (const std::string& word : words) {
     const bool is_other =

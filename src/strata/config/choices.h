@@ -42,12 +42,13 @@ constexpr std::optional<E> value_named(std::string_view name) {
   return std::nullopt;
 }
 
-// When something happens. kBest is of saves alone: after an evaluation better than all before.
-enum class Interval : uint8_t { kSteps, kEpoch, kBest, kNo };
+// When something happens. kBest is of saves alone: after an evaluation better than all before. kEnd
+// is of evaluations alone: behind the last step.
+enum class Interval : uint8_t { kSteps, kEpoch, kBest, kEnd, kNo };
 constexpr auto spellings(Interval) {
   using enum Interval;
   return std::to_array<Spelled<Interval>>(
-      {{kSteps, "steps"}, {kEpoch, "epoch"}, {kBest, "best"}, {kNo, "no"}});
+      {{kSteps, "steps"}, {kEpoch, "epoch"}, {kBest, "best"}, {kEnd, "end"}, {kNo, "no"}});
 }
 
 // What is done about a batch whose loss or gradient is no number, or a spike.

@@ -141,14 +141,29 @@ void translate_checkpointing(Merge& merge) {
     throw ConfigError("{}: found none and {} true, expected one choice; remove one",
                       named_source(*mode), named_source(*given));
   }
-  // Trainer takes FSDP's only where its own, gradient_checkpointing, is false.
-  merge.put(make_given("gradient_checkpointing", "true", origin_of(*given)));
+  // Trainer takes FSDP's only where its own, gradient_checkpointing, is false; where ranks are not
+  // FSDP's, accelerate does not read the section.
+  const std::string type = merge.text("distributed_type", "FSDP");
+  const bool is_fsdps = type == "FSDP" || merge.text("use_fsdp") == "true";
+  const Given checkpointing = make_given("gradient_checkpointing", "true", origin_of(*given));
+  is_fsdps ? merge.put(checkpointing) : merge.add(checkpointing);
 }
 
 void translate_sampling(Merge& merge) {
   const Given* given = merge.find("group_by_length");
   if (!given || canonical_text(*given) != "true") return;
   merge.add(make_given("train_sampling_strategy", "group_by_length", origin_of(*given)));
+}
+
+// Trainer itself does nothing with it; the scripts evaluate once when training is over.
+void translate_evaluation(Merge& merge) {
+  const Given* given = merge.find("do_eval");
+  if (!given || canonical_text(*given) != "true") return;
+  const Given* strategy = merge.find("eval_strategy");
+  if (strategy && canonical_text(*strategy) != "no") return;
+  // A file of such a script says no to evaluations in between.
+  if (strategy && strategy->origin.rank > given->origin.rank) return;
+  merge.put(make_given("eval_strategy", "end", origin_of(*given)));
 }
 
 // Trainer's ranks have whole models then. Who starts the ranks may still ask for FSDP or DeepSpeed.
@@ -298,6 +313,7 @@ void translate(Merge& merge, std::vector<std::string>& warnings) {
   translate_context_parallelism(merge);
   translate_checkpointing(merge);
   translate_sampling(merge);
+  translate_evaluation(merge);
   translate_block_size(merge);
   translate_splits(merge);
   translate_lora(merge);

@@ -98,7 +98,7 @@ class Walk {
     if (!is_over()) optimizer_step();
     if (!is_over()) repeat_step();
     if (!is_over()) evaluate();
-    if (!is_over() && !options_.eval_documents.empty()) repeat_evaluation();
+    if (!is_over() && options_.evaluates) repeat_evaluation();
     executor_.observe({});
     if (!is_over()) save();
     Plan plan{account_.phases(), account_.peak(), account_.elsewhere(), sent_, {}};
@@ -188,7 +188,7 @@ class Walk {
   }
 
   void evaluate() {
-    if (options_.eval_documents.empty()) return;
+    if (!options_.evaluates) return;
     if (!options_.eval_beside_documents.empty()) {
       run_forward({options_.eval_beside_documents, {}, options_.num_eval_beside_trained},
                   shard::Products::kOfEvaluation);

@@ -17,7 +17,8 @@ namespace strata::memory {
 
 struct WalkOptions {
   std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
-  std::vector<int64_t> eval_documents{};  // empty: nothing is evaluated
+  std::vector<int64_t> eval_documents{};  // of an evaluation, and of what runs before all steps
+  bool evaluates = false;                 // between the steps and behind them
   // Of a pass without gradients before that of every micro-batch, and before that of every
   // evaluation batch; empty: there is none.
   std::vector<int64_t> beside_documents{}, eval_beside_documents{};

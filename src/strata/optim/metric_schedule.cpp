@@ -176,7 +176,8 @@ void MetricSchedule::reset() {
 
 Json MetricSchedule::state() const {
   // JSON has no infinity: a best value that is not set yet is null.
-  return Json{{"learning_rate", learning_rate_},
+  return Json{{"type", greedy_ ? "greedy" : "reduce_lr_on_plateau"},
+              {"learning_rate", learning_rate_},
               {"best", std::abs(best_) == kInfinity ? Json() : Json(best_)},
               {"num_bad", num_bad_},
               {"num_good", num_good_},

@@ -5,11 +5,13 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
 #include "strata/base/xxh3.h"
 #include "strata/hf/hub/model.h"
 #include "strata/text/templates/template_marks.h"
+#include "strata/train/loop/answers.h"
 #include "strata/train/setup/hub_place.h"
 #include "strata/train/setup/model_config.h"
 
@@ -38,6 +40,15 @@ std::string config_line(Json model_config) {
   return fmt::format("config.json of the model with content {}\n", hash.text_64());
 }
 
+// How often a rank decodes depends on them, and with it what ranks exchange.
+std::string answers_line(const config::RunConfig& config) {
+  if (!config.train.predict_with_generate) return "";
+  const generate::GenerationConfig file = load_generation_config(config.model);
+  return fmt::format("answers of {} at most that end with [{}]\n",
+                     counted(max_answer_tokens(config, file), "token"),
+                     fmt::join(file.eos_ids, ", "));
+}
+
 }  // namespace
 
 std::string inputs_text(const config::RunConfig& config, const Datasets& sets) {
@@ -46,7 +57,8 @@ std::string inputs_text(const config::RunConfig& config, const Datasets& sets) {
   for (const data::TokenStore* set : sets.evaluations()) {
     text += rows_line("evaluation", *set, has_date);
   }
-  return text + snapshot_line(config.model) + config_line(load_model_config(config.model));
+  return text + snapshot_line(config.model) + config_line(load_model_config(config.model)) +
+         answers_line(config);
 }
 
 }  // namespace strata::train

@@ -317,13 +317,20 @@ TEST(Warnings, NameEveryFlagWithoutEffect) {
 }
 
 TEST(Warnings, SayNothingOfWhatIsDoneAnyway) {
-  const Flags flags = {"--do_train", "--do_eval", "True"};
-  EXPECT_THAT(resolve({.flags = flags}).warnings,
-              ElementsAre("--do_eval: has no effect here; set eval_strategy"));
-  Flags evaluates = flags;
-  evaluates.insert(evaluates.end(), {"--eval_strategy", "epoch"});
-  EXPECT_THAT(resolve({.flags = evaluates}).warnings, IsEmpty());
+  EXPECT_THAT(resolve({.flags = {"--do_train", "--do_eval", "True"}}).warnings, IsEmpty());
   EXPECT_THAT(resolve({.flags = {"--do_train", "False"}}).warnings, SizeIs(1));
+}
+
+// The example scripts of transformers evaluate once with do_eval, whatever happens in between.
+TEST(DoEval, EvaluatesAtTheEnd) {
+  const auto strategy_of = [](const Flags& flags) {
+    return resolve({.flags = flags}).config.train.eval_strategy;
+  };
+  EXPECT_EQ(strategy_of({"--do_eval"}), Interval::kEnd);
+  EXPECT_EQ(strategy_of({"--do_eval", "--eval_strategy", "no"}), Interval::kEnd);
+  EXPECT_EQ(strategy_of({"--do_eval", "--eval_strategy", "epoch"}), Interval::kEpoch);
+  EXPECT_EQ(strategy_of({"--do_eval", "False"}), Interval::kNo);
+  EXPECT_EQ(strategy_of({"--do_train"}), Interval::kNo);
 }
 
 TEST(ReportTo, IsHonouredNamedOrRefused) {

@@ -45,11 +45,14 @@ const Row kRows[] = {{1, 1, 1},
                      {385, 90, 20},
                      {500, 8, 1100},
                      {130, 16, 513},
-                     // Thin: rows read in place, tiles rounded at once, gradients as transposes.
+                     // Thin: rows read in place, tiles rounded at once (also behind the first
+                     // 1024 columns), gradients as transposes with a last chunk of few rows.
                      {500, 100, 16},
                      {1200, 24, 544},
                      {390, 190, 1088},
-                     {20, 2100, 70}};
+                     {20, 2100, 70},
+                     {400, 1100, 32},
+                     {1030, 40, 1100}};
 
 // Who multiplies what.
 struct Method {
@@ -117,6 +120,8 @@ TEST_P(Matmul, EqualsDouble) {
       const at::Tensor sum = expected + c.to(at::kDouble);
       matmul_into(c, a, b, t, /*beta=*/1);
       EXPECT_LT(reference::relative_error(c, sum), tolerance);
+      matmul_into(c, a, b, t, /*beta=*/0);
+      EXPECT_LT(reference::relative_error(c, expected), tolerance);
       at::Tensor same = strided(rows, columns, type);
       const at::Tensor same_sum = expected + same.to(at::kDouble);
       matmul_into(same, a, b, t, /*beta=*/1);
@@ -139,6 +144,12 @@ TEST_P(Matmul, TakesAnyView) {
   EXPECT_LT(
       reference::relative_error(ops::matmul(ones, b, {.b = true})[3], b.to(at::kDouble).sum(1)),
       tolerance);
+  // Pairs of bf16 that begin in the middle of four bytes.
+  const at::Tensor odd = at::randn({400, 66}).to(GetParam().type).narrow(1, 1, 64),
+                   thin = at::randn({24, 64}).to(GetParam().type);
+  EXPECT_LT(reference::relative_error(ops::matmul(odd, thin, {.b = true}),
+                                      at::mm(odd.to(at::kDouble), thin.to(at::kDouble).t())),
+            tolerance);
   const at::Tensor sparse = at::randn({70, 180}).to(GetParam().type).slice(1, 0, 180, 2);
   EXPECT_LT(reference::relative_error(ops::matmul(sparse, b, {.b = true}),
                                       at::mm(sparse.to(at::kDouble), b.to(at::kDouble).t())),

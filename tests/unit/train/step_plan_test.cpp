@@ -124,6 +124,16 @@ TEST(StepPlan, EpochsEndWithTheirLastStepAndWithTheRun) {
   }
 }
 
+TEST(StepPlan, EvaluationsAtTheEndAreOne) {
+  config::TrainConfig config = settings(3, 10, 2);
+  config.eval_strategy = Interval::kEnd;
+  EXPECT_EQ(due(should_evaluate, config, 7), Steps{10});
+  config.save_strategy = Interval::kBest;
+  const StepPlan plan = plan_steps(config, 7);
+  EXPECT_EQ(count_saves(plan, config, 0), 1);
+  EXPECT_EQ(count_saves(plan, config, 10), 0);
+}
+
 TEST(StepPlan, SavesAreCountedAsTheyComeDue) {
   for (const Interval strategy : {Interval::kSteps, Interval::kEpoch, Interval::kNo}) {
     for (int64_t interval = 1; interval < 12; ++interval) {

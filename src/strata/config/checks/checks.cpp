@@ -60,8 +60,7 @@ class CommonRules : Rules {
 
   // The run does what the setting asks for.
   bool is_done_anyway(std::string_view name, std::string_view text) const {
-    const bool evaluates = config_.train.eval_strategy != Interval::kNo;
-    return text == "true" && (name == "do_train" || (name == "do_eval" && evaluates));
+    return text == "true" && name == "do_train";
   }
 
   void check_optimizer() {

@@ -100,7 +100,6 @@ std::vector<Known> evaluation_and_saving() {
        "checkpoints in output_dir stay unless rotated",
        true},
       {"do_train", {"false", "true"}, "the recipe trains", true},
-      {"do_eval", {"false", "*"}, "set eval_strategy", true},
       {"do_predict", {"false"}, "leave it off", true},
   };
 }

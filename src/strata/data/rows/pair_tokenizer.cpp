@@ -115,15 +115,21 @@ text::Tokenizer::JoinedTexts encode_to_length(const std::string& text,
 }
 
 void name_published_columns(const std::string& set, const Row& row, PairOptions& options) {
-  const std::string name = std::filesystem::path(set).filename().string();
+  const std::filesystem::path path(set);
+  const std::string name = (path.has_filename() ? path : path.parent_path()).filename().string();
   const auto published = std::ranges::find(kPublishedSets, name, &PublishedSet::name);
   if (published == std::end(kPublishedSets)) return;
-  const auto take = [&](std::string& column, std::string_view known) {
+  // One of them beside a column by its place might be the same one twice.
+  const auto fits = [&](const std::string& named, std::string_view known) {
     const Json* text = row.find(std::string(known));
-    if (column.empty() && text != nullptr && text->is_string()) column = known;
+    return !named.empty() || (text != nullptr && text->is_string());
   };
-  take(options.text_column, published->source);
-  take(options.summary_column, published->target);
+  if (!fits(options.text_column, published->source) ||
+      !fits(options.summary_column, published->target)) {
+    return;
+  }
+  if (options.text_column.empty()) options.text_column = published->source;
+  if (options.summary_column.empty()) options.summary_column = published->target;
 }
 
 RowFormat detect_pair(const Row& row, const PairOptions& options) {

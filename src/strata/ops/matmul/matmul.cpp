@@ -29,10 +29,13 @@ constexpr int64_t kFewColumns = 4, kFewConvertedColumns = 32;
 
 bool is_bf16(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16; }
 
-// Whether pairs of bf16 are multiplied by our own kernels. libtorch's would keep a compiled product
-// for each number of tokens that it ever saw.
-bool multiplies_own_pairs(const at::Tensor& x) {
-  return is_bf16(x) && !is_for_cuda(x) && bf16_products() != Bf16Products::kConverted;
+// Whether bf16 of any shape is multiplied by our own kernels, as everywhere where runs compute in
+// it, also where it is converted (Intel's processors without the matrix unit): libtorch's products
+// are plain loops without oneDNN, and with it would keep compiled code for each number of tokens
+// that they ever saw.
+bool multiplies_own_bf16(const at::Tensor& x) {
+  return is_bf16(x) && !is_for_cuda(x) &&
+         (bf16_products() != Bf16Products::kConverted || cpu::has_pair_product());
 }
 
 CpuProducts faster_products() {
@@ -46,10 +49,10 @@ std::atomic<CpuProducts>& products_to_use() {
 
 bool use_own_kernel(const at::Tensor& c, const at::Tensor& a) {
   if (is_for_cuda(c)) return false;
-  if (multiplies_own_pairs(a)) return true;  // also few rows, which libtorch multiplies faster
+  if (multiplies_own_bf16(a)) return true;  // also few rows, which libtorch multiplies faster
   // libtorch rounds what it sums to bf16 before it is anybody's fp32.
   if (is_bf16(a) && c.scalar_type() == at::kFloat) return true;
-  // Where we have kernels of pairs, who converts in spite of them was asked to.
+  // A processor with bf16 arithmetic for which this build has no kernels.
   if (is_bf16(a) && cpu_has_bf16_arithmetic() && !cpu::has_pair_product()) return false;
   if (a.scalar_type() == at::kFloat && c.scalar_type() == at::kFloat &&
       cpu_products() == CpuProducts::kMkl) {
@@ -178,7 +181,7 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b, Transposes transpose
 
 at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b) {
   if (a.scalar_type() == at::kFloat && a.is_cpu()) return ops::matmul(a, b);
-  if (!multiplies_own_pairs(a)) {
+  if (!multiplies_own_bf16(a)) {
     const ActivityTimer timer(Activity::kMatrixProducts);
     return at::mm(a, b);
   }
@@ -190,7 +193,7 @@ at::Tensor thin_product(const at::Tensor& a, const at::Tensor& b) {
 }
 
 void add_thin_product_(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, double factor) {
-  if (multiplies_own_pairs(a)) {
+  if (multiplies_own_bf16(a)) {
     return matmul_into(sum, factor == 1.0 ? a : a * factor, b, {}, /*beta=*/1);
   }
   const ActivityTimer timer(Activity::kMatrixProducts);

@@ -15,6 +15,7 @@ using config::Interval;
 bool is_due(const StepPlan& plan, Interval strategy, int64_t interval, int64_t step,
             bool at_the_end) {
   if (strategy == Interval::kEpoch) return plan.ends_epoch(step) || step == plan.max_steps;
+  if (strategy == Interval::kEnd) return step == plan.max_steps;
   if (strategy != Interval::kSteps) return false;
   if (interval > 0 && step % interval == 0) return true;
   return at_the_end && step == plan.max_steps;
@@ -80,6 +81,7 @@ int64_t count_saves(const StepPlan& plan, const config::TrainConfig& config, int
   const bool is_best = config.save_strategy == Interval::kBest;
   const Interval strategy = is_best ? config.eval_strategy : config.save_strategy;
   if (strategy == Interval::kNo || done >= last) return 0;
+  if (strategy == Interval::kEnd) return 1;
   // Not step by step: a run may have millions.
   const int64_t by_steps = is_best ? plan.eval_steps : plan.save_steps;
   const int64_t interval = strategy == Interval::kEpoch ? plan.updates_per_epoch : by_steps;

@@ -60,13 +60,17 @@ void Trainer::resume(const std::function<void(const std::string&)>& note) {
 
 void Trainer::go_on_with_schedule(const Json& progress,
                                   const std::function<void(const std::string&)>& note) {
+  const std::string& type = config_.optim.lr_scheduler_type;
   const auto saved = progress.find("lr_schedule");
-  if (saved != progress.end()) return metric_schedule_->load(*saved);
+  // Older checkpoints do not say which one it was.
+  if (saved != progress.end() && saved->value("type", type) == type) {
+    return metric_schedule_->load(*saved);
+  }
   note(
       fmt::format("warning: resume_from_checkpoint: found no state of lr_scheduler_type {}, "
                   "expected that of a run that had it; the schedule begins anew at a learning rate "
                   "of {}",
-                  config_.optim.lr_scheduler_type, metric_schedule_->learning_rate()));
+                  type, metric_schedule_->learning_rate()));
 }
 
 std::string Trainer::progress_text() const {

@@ -215,6 +215,10 @@ bool asks_reference(const config::RunConfig& config) {
                             std::string_view("precompute_ref_batch_size")) > 0;
 }
 
+bool evaluates(const config::RunConfig& config) {
+  return config.train.eval_strategy != config::Interval::kNo || config.train.eval_on_start;
+}
+
 // What each rank computes in a step: the run's own rows, or as many as may come.
 memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequest& request,
                                  const Trainee& trainee) {
@@ -236,6 +240,7 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
             ? request.beside_documents
             : full_batch(config.train.per_device_train_batch_size, config, *trainee.model);
   }
+  walk.evaluates = evaluates(config);
   if (const int64_t rows = forward_rows(config); rows > 0) {
     walk.eval_documents = !request.eval_documents.empty()
                               ? request.eval_documents
@@ -334,9 +339,7 @@ RunPlan plan_run(const config::RunConfig& config, const PlanRequest& request) {
 }
 
 int64_t forward_rows(const config::RunConfig& config) {
-  const bool evaluates =
-      config.train.eval_strategy != config::Interval::kNo || config.train.eval_on_start;
-  const int64_t of_evaluation = evaluates ? config.train.per_device_eval_batch_size : 0;
+  const int64_t of_evaluation = evaluates(config) ? config.train.per_device_eval_batch_size : 0;
   return std::max(of_evaluation, config.preference.precompute_ref_batch_size.value_or(0));
 }
 

@@ -322,6 +322,14 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
         "set them back unless this is meant",
         others));
   }
+  // Those of an older version: it spared norms and biases where DeepSpeed's files do not.
+  const bool is_new = !saved.empty() && !saved.contains("decay_norms_and_biases");
+  if (is_new && now.value("decay_norms_and_biases", false) && now.value("weight_decay", 0.0) > 0) {
+    lines.push_back(
+        "warning: resume_from_checkpoint: found a run whose norms and biases did not decay, now "
+        "they do as DeepSpeed's optimizer has it; set decay_norms_and_biases false unless this is "
+        "meant");
+  }
   return lines;
 }
 
