@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+import re
 
 import pytest
 
@@ -146,10 +147,13 @@ def test_unequal_kinds_are_told(inputs, tmp_path, desirable, weights, said):
 
 
 def test_the_plan_counts_the_pass_beside(inputs):
-    words = ["--model_name_or_path", inputs.model("plain"), "--cpu", "--max_length", "64", "--per_device_train_batch_size", "2"]
-    said = strata("plan", "kto", *words)
-    assert "128 tokens" in said and "evaluate" in said, said
-    assert "evaluate" not in strata("plan", "kto", *words, "--loss_type", "apo_zero_unpaired")
+    """Every step gathers the units once more for it; the reference is asked before the first step, whatever the loss."""
+    words = ["--model_name_or_path", inputs.model("plain"), "--cpu", "--max_length", "64", "--per_device_train_batch_size", "2",
+             "--num_processes", "2"]
+    said = [strata("plan", "kto", *words, "--loss_type", loss) for loss in ("kto", "apo_zero_unpaired")]
+    assert all("128 tokens" in text and "evaluate" in text for text in said), said
+    sent = [float(re.search(r"wire +([\d.]+) MB sent", text)[1]) for text in said]
+    assert sent[0] > 1.2 * sent[1]
 
 
 def test_preview_shows_both_documents(inputs, tmp_path):
