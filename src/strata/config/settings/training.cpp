@@ -229,6 +229,7 @@ std::vector<Setting> loop_settings() {
        .help = "evaluate before the first update"},
       {.name = "save_strategy",
        .field = STRATA_FIELD(train.save_strategy),
+       .choices = {"steps", "epoch", "best", "no"},
        .help = "when to write a checkpoint; best: after every evaluation that is better than all "
                "before it by metric_for_best_model"},
       {.name = "save_steps",
