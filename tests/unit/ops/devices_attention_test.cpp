@@ -45,13 +45,20 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   EXPECT_LT(relative_error(found.out, expected.out), of_out) << row;
   ASSERT_EQ(found.lse.sizes(), expected.lse.sizes()) << row;
   EXPECT_LT(relative_error(found.lse, expected.lse), of_lse) << row;
+  // A query that sees one key moves nothing: what rounding leaves is compared with dv.
+  const auto error = [&](const at::Tensor& gradient, const at::Tensor& of_double) {
+    const double size = v64.grad().norm().item<double>();
+    const bool is_zero = of_double.norm().item<double>() < 1e-12 * size;
+    return is_zero ? wide(gradient).norm().item<double>() / size
+                   : relative_error(gradient, of_double);
+  };
   // A plan of cuDNN's serves every later call whose q, k and v look alike, however dout lies.
   const at::Tensor by_heads = dout.transpose(0, 1).contiguous().transpose(0, 1);
   for (const at::Tensor& upstream : {dout, by_heads}) {
     const AttentionGradients g =
         attention_backward(upstream, q, k, v, found.out, found.lse, offsets, 0.1, sight);
-    EXPECT_LT(relative_error(g.dq, q64.grad()), of_gradients) << row;
-    EXPECT_LT(relative_error(g.dk, k64.grad()), of_gradients) << row;
+    EXPECT_LT(error(g.dq, q64.grad()), of_gradients) << row;
+    EXPECT_LT(error(g.dk, k64.grad()), of_gradients) << row;
     EXPECT_LT(relative_error(g.dv, v64.grad()), of_gradients) << row;
   }
 }
