@@ -1,6 +1,8 @@
 // Oracle: the formulas in double (reference.h), and central differences of the ops themselves.
 //
 //   test_ops            every test
+//   test_ops --guard behind    every test, of tensors with a page without rights behind each
+//                              (or before: guarded_memory.h)
 //   test_ops --perf     the table again, with times of one thread (and of the GPU, where there is
 //                       one; `--perf cuda`: of it alone) beside those of a copy
 #include "op_table.h"
@@ -13,8 +15,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 
 #include "devices.h"
+#include "guarded_memory.h"
 
 namespace strata::ops {
 namespace {
@@ -167,5 +171,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   testing::InitGoogleTest(&argc, argv);
+  if (argc >= 2 && std::string_view(argv[1]) == "--guard" &&
+      (argc != 3 || !strata::ops::guard_memory(argv[2]))) {
+    fmt::print(stderr, "test_ops --guard: expected behind or before\n");
+    return 2;
+  }
   return RUN_ALL_TESTS();
 }
