@@ -29,8 +29,8 @@ std::string flag_of_file(const std::filesystem::path& path);
 // What begins with a brace is the text itself.
 std::vector<Given> read_fsdp_config(const std::string& path_or_text);
 
-// $HF_HOME/accelerate/default_config.yaml, by the rules of huggingface_hub; `variables` are
-// HF_HOME, XDG_CACHE_HOME and HOME.
+// $HF_HOME/accelerate/default_config.yaml, by the rules of huggingface_hub; `variable`
+// answers for HF_HOME, XDG_CACHE_HOME and HOME.
 std::filesystem::path default_accelerate_file(
     const std::function<std::string(const std::string&)>& variable);
 

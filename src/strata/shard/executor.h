@@ -32,7 +32,7 @@ class Executor {
            const ActivationHomeOptions& activations = {});
 
   // Forward and backward of one micro-batch; gradients arrive in the homes (the first micro-step of
-  // a step overwrites, later ones add). `sums` gets this rank's sums of the micro-batch.
+  // a step overwrites, later ones add). What the head tells goes where context.head says.
   void train(const nn::Batch& batch, const nn::ForwardContext& context, bool first_micro_step,
              bool last_micro_step);
   // Forward only, without dropout and noise, whatever the products.
@@ -104,8 +104,8 @@ class Executor {
   nn::Batch batch_;  // with virtual tokens, where there are any
   bool first_micro_step_ = true;
   bool last_micro_step_ = true;
-  at::Tensor
-      current_;  // output of the last block run forward, or gradient of its input in backward
+  // The output of the last block that ran forward; in backward the gradient of its input.
+  at::Tensor current_;
   std::vector<Kept> kept_;
   nn::Shelf shelf_;
   std::vector<ShelfState> shelf_states_;

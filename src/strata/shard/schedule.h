@@ -13,7 +13,7 @@ enum class Action {
   kRelease,   // give unit `index`'s slot back
   kForward,   // run block `index` forward
   kLoss,      // run the last block forward and backward in one go (the loss is known to be the end)
-  kBackward,  // run block `index` backward, recomputing its forward first when `keep` is kInput
+  kBackward,  // run block `index` backward, before that forward again where `keep` runs_again()
   kReduce,    // start reducing unit `index`'s gradient into its home
   kRefresh,   // start bringing the updated masters of unit `index` into its slot
   kRead,      // start reading unit `index`'s home from its file, for the gather after the next ones
@@ -48,8 +48,8 @@ using Schedule = std::vector<Step>;
 struct ChainShape {
   std::vector<std::vector<int>> block_units;
   std::vector<bool> block_trains;  // the block has trainable parameters
-  std::vector<bool>
-      backward_reads_parameters;  // false for an embedding: its gradient needs ids only
+  // False for an embedding: its gradient needs the ids alone.
+  std::vector<bool> backward_reads_parameters;
   std::vector<bool> unit_trains;
   int decoder_begin = 0;  // models::Model::decoder_begin()
 };

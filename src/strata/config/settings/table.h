@@ -154,7 +154,7 @@ std::optional<std::string> closest_setting(std::span<const Setting> table, std::
 // Hyphens become underscores.
 std::string normalized_name(std::string_view name);
 
-// The parts of the table (settings_*.cpp), put together by settings_table().
+// The parts of the table (settings/*.cpp), put together by settings_table().
 std::vector<Setting> file_and_model_settings();
 std::vector<Setting> row_settings();
 std::vector<Setting> adapter_settings();

@@ -1,7 +1,7 @@
 // Which pipeline a tokenizer class means. transformers 5 does not always use tokenizer.json as
 // written: some classes keep its vocabulary and merges and put their own normalizer, pre-tokenizer,
 // decoder and post-processor in place. This chooses the class's rules and knows the classes that
-// cannot be had; the rules stand in class_rules_*.cpp.
+// cannot be had; the rules stand in rules_*.cpp.
 #pragma once
 
 #include <string>

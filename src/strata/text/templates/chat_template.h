@@ -1,5 +1,5 @@
-// Renders the chat templates of Hugging Face models. Own Jinja engine (jinja_*.h): no file access,
-// no attribute access outside JSON data, bounded steps and depth.
+// Renders the chat templates of Hugging Face models. Own Jinja engine (text/jinja/): no file
+// access, no attribute access outside JSON data, bounded steps and depth.
 #pragma once
 
 #include <cstddef>
