@@ -46,9 +46,10 @@ std::vector<std::filesystem::path> candidates(const std::string& resume_from,
 // run's reach further; or empty. For words alone: a file server may have another time.
 std::string saved_since(const std::filesystem::path& output_dir, double time);
 
-// The same of the runs of one launcher, whatever clocks say: `launch_time` (launch/restarts.h) is
-// in the progress.json of each of their checkpoints, under this key.
+// The key of progress.json under which checkpoints have the launch_time() of their run's launcher
+// (launch/restarts.h).
 inline constexpr const char* kLaunchKey = "launch";
+// As saved_since(), of the runs that one launcher started, whatever clocks say.
 std::string saved_by_launch(const std::filesystem::path& output_dir, double launch_time);
 
 // What a limit on the number of checkpoints removes, oldest first, until `limit` are left: never

@@ -17,14 +17,15 @@ namespace strata::checkpoint {
 // Requires: both arguments outlive the source.
 shard::Source base_source(const hf::ModelFolder& folder, const models::WeightSources& sources);
 
-// Gives an adapter the first values that start from the base's, which it may change.
-// `only_base`: the adapter's own come from a file. Requires: the base's homes are filled.
-// Collective over the world.
+// The base's weights as the checkpoint has them, whatever their homes hold.
 struct PlainBase {
   // A weight of the checkpoint as fp32; empty where that holds codes.
   std::function<at::Tensor(const nn::Parameter&)> read;
   bool is_on_rank_0_alone = false;
 };
+// Gives an adapter the first values that start from the base's, which it may change.
+// `only_base`: the adapter's own come from a file. Requires: the base's homes are filled.
+// Collective over the world.
 void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore& store,
                           uint64_t seed, bool only_base, const PlainBase& plain = {});
 

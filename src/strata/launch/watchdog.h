@@ -44,13 +44,14 @@ class WatchedRank {
   StatusPage* page_ = nullptr;
 };
 
-// A rank that waits for longer than `limit` makes a hang: the sentence that says so, naming the
-// rank that is not where the others wait. None: no rank waits that long.
+// A rank at one moment.
 struct Observation {
   int rank = 0;
   StatusReading reading;
   char state = ' ';  // as the system tells it: R, S, D, T, Z
 };
+// A rank that waits for longer than `limit` makes a hang: the sentence that says so, naming the
+// rank that is not where the others wait. None: no rank waits that long.
 std::optional<std::string> describe_hang(const std::vector<Observation>& ranks,
                                          std::chrono::milliseconds limit);
 

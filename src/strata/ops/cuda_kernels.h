@@ -76,11 +76,10 @@ void cross_entropy(const Logits& logits, const int64_t* targets, float scale, bo
 // An id outside the table gives a row of NaN: whoever knows the ids on the host checks them there.
 void embedding(const void* weight, int64_t vocabulary, const int64_t* ids, void* y, int64_t tokens,
                int64_t row_bytes, Stream stream);
-// Which tokens have which id: `order` are positions of tokens, `sorted_ids` their ids, ascending
-// and stable. Rows of ids that do not occur are left alone.
 struct EmbeddingGradient {
   Element type;
   const void* dy;
+  // Which tokens have which id: positions of tokens, and their ids, ascending and stable.
   const int64_t* sorted_ids;
   const int64_t* order;
   int64_t tokens, channels, vocabulary;
@@ -88,6 +87,7 @@ struct EmbeddingGradient {
   void* dweight;
   bool add;
 };
+// Rows of ids that do not occur are left alone.
 void embedding_backward(const EmbeddingGradient& g, Stream stream);
 
 void dropout(const DropoutArguments& a, Stream stream);

@@ -57,10 +57,9 @@ std::filesystem::path base_model_of(const SavedState& state);
 // The labels of the weights' head for whole texts (models/reward_head.h); 0: they have none.
 int64_t labels_of_head(const SavedState& state);
 
-// Copies config.json, the tokenizer and their like from one model folder to another. `type` and
-// `unties_head` correct config.json. Returns whether there was a config.json.
+// What a copied config.json says otherwise, and whose tokenizer stands beside it.
 struct ConfigChange {
-  std::optional<hf::DType> type;
+  std::optional<hf::DType> type;  // of the weights
   bool unties_head = false;
   bool is_decoded = false;  // the weights are plain: no quantization_config
   bool is_packed = false;   // some are in MXFP4, ... (holds_packed()); else the method is left out
@@ -77,6 +76,8 @@ struct ConfigChange {
   std::vector<std::string>* notes = nullptr;
   FileSystem* files = &real_file_system();
 };
+// Copies config.json, the tokenizer and their like from one model folder to another. Returns
+// whether there was a config.json.
 bool copy_companions(const std::filesystem::path& from, const std::filesystem::path& to,
                      const ConfigChange& change);
 

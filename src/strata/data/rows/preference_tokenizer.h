@@ -21,14 +21,13 @@ struct PreferenceOptions {
   bool learns_prompt = false;
 };
 
-// One row of two documents: [prompt + chosen][prompt + rejected]. The prompt is trained in neither;
-// it ends where the shorter of the two beginnings ends that the documents share with the `prompt`
-// alone. Labels that are -100 behind it stay so.
 struct JoinedAnswers {
-  Example pair;
+  Example pair;          // of two documents: [prompt + chosen][prompt + rejected]
   size_t prompt_tokens;  // of each document
-  bool prompt_is_split;  // they are fewer than the `prompt` has
+  bool prompt_is_split;  // they are fewer than the prompt alone has
 };
+// The prompt is trained in neither document; it ends where the shorter of the two beginnings ends
+// that they share with the `prompt` alone. Labels that are -100 behind it stay so.
 JoinedAnswers join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected);
 
 // Makes the prompt's labels before the better answer what they were (`learnt`: those of its

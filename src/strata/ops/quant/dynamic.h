@@ -19,11 +19,12 @@ void encode_state(const at::Tensor& x, bool is_signed, at::Tensor codes, at::Ten
 // The inverse, into x.
 void decode_state(const at::Tensor& codes, const at::Tensor& scales, bool is_signed, at::Tensor x);
 
-// One AdamW update (ops/adamw.h, `copy` too) whose moments rest in 8 bits; on a GPU one pass over
-// memory.
+// One of AdamW's moments.
 struct State8Bit {
   at::Tensor codes, scales;
 };
+// One AdamW update (ops/adamw.h, `copy` too) whose moments rest in 8 bits; on a GPU one pass over
+// memory.
 void adamw_8bit_(at::Tensor param, const at::Tensor& grad, const State8Bit& exp_avg,
                  const State8Bit& exp_avg_sq, const AdamWStep& options,
                  const at::Tensor& copy = {});

@@ -28,12 +28,12 @@ struct Values {
 void quantize_4bit(Kind kind, int64_t block, Values x, int64_t n, uint8_t* codes, float* scales,
                    InstructionSet set = best_instruction_set());
 
-// One block size for the 8-bit dynamic map: codes [n], scales [blocks]. NaN counts as nothing in
-// the scale.
+// To a value of the 8-bit dynamic map.
 enum class Rounding {
   kTable,    // by 65,536 equal steps of [-1, 1], as bitsandbytes does on CPUs
   kNearest,  // to the nearest value, as published and as its CUDA kernels do
 };
+// One block size for that map: codes [n], scales [blocks]. NaN counts as nothing in the scale.
 void quantize_dynamic(bool is_signed, Rounding rounding, int64_t block, const float* x, int64_t n,
                       uint8_t* codes, float* scales);
 void dequantize_dynamic(bool is_signed, int64_t block, const uint8_t* codes, const float* scales,
@@ -59,8 +59,7 @@ struct MatrixCodes {
 // row.
 void dequantize(const MatrixCodes& matrix, int64_t begin, int64_t count, float* x);
 
-// y = x W^T for few rows of x, of `back` y = x W, with W [weight_rows, columns] in codes. Sums are
-// fp32, each in one order whatever the number of threads. Not of MXFP4.
+// So many rows of x are few.
 inline constexpr int64_t kMostFewRows = 16;
 struct FewRows {
   const float* x;  // [rows, columns], of `back` [rows, weight_rows]
@@ -70,6 +69,8 @@ struct FewRows {
   bool back;
   bool rounds_to_bf16;  // what is decoded
 };
+// y = x W^T, of `back` y = x W, with W [weight_rows, columns] in codes. Sums are fp32, each in one
+// order whatever the number of threads. Not of MXFP4.
 void multiply_few_rows(const MatrixCodes& matrix, const FewRows& product);
 
 // A matrix [rows, columns] in MXFP4, whose codes are those of its transpose: codes [columns,
