@@ -167,18 +167,27 @@ Sharing sharing_of(comm::Rendezvous& rendezvous, const launch::RankEnvironment& 
   return {.num_ranks = count_sharers(gpus, environment.rank), .warning = sharing_warning(gpus)};
 }
 
-using RequestOf = std::function<PlanRequest(const config::RunConfig&)>;
+// What the memory of a run is planned from.
+struct Planning {
+  config::RunConfig& config;
+  const comm::Mesh& mesh;
+  at::Device device;
+  int num_sharers;  // the ranks that compute where this one does
+  std::function<PlanRequest(const config::RunConfig&)> request;
+  std::vector<std::string>& notes;
+};
 
 // What the settings leave to the plan.
-void choose_by_plan(config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
-                    int num_sharers, const RequestOf& request, std::vector<std::string>& notes) {
+void choose_by_plan(const Planning& plan) {
+  config::RunConfig& config = plan.config;
   if (!chooses_checkpointing(config.shard) && !config.train.auto_find_batch_size) return;
-  const int64_t room = room_of_run(config, mesh, device, num_sharers);
+  const int64_t room = room_of_run(config, plan.mesh, plan.device, plan.num_sharers);
   if (config.train.auto_find_batch_size) {
-    notes.push_back(choose_batch_size(config, mesh, device, room, request));
+    plan.notes.push_back(choose_batch_size(config, plan.mesh, plan.device, room, plan.request));
   }
   if (chooses_checkpointing(config.shard)) {
-    notes.push_back(choose_checkpointing(config, mesh, device, room, request(config)));
+    plan.notes.push_back(
+        choose_checkpointing(config, plan.mesh, plan.device, room, plan.request(config)));
   }
 }
 
@@ -239,16 +248,40 @@ void look_at_checkpoints(const config::RunConfig& config, const SettingsText& se
   });
 }
 
+// What the data say of the labels, where a recipe reads some. Collective.
+void take_labels(config::RunConfig& config, const comm::Mesh& mesh, const Datasets& datasets,
+                 std::vector<std::string>& notes) {
+  if (!config::recipe_of(config).reads_labels) return;
+  comm::all_or_nothing_told_once(*mesh.world, "looking at the labels", [&] {
+    settle_labels(datasets, config_with_labels(config.model), config, notes);
+  });
+}
+
 // Rank 0's; nothing on others.
-std::optional<MemoryWatch> watch_memory(const config::RunConfig& config, const comm::Mesh& mesh,
-                                        at::Device device, int num_sharers,
-                                        const RequestOf& request, std::vector<std::string>& notes) {
-  if (mesh.world->rank() != 0) return std::nullopt;
+std::optional<MemoryWatch> watch_memory(const Planning& plan) {
+  if (plan.mesh.world->rank() != 0) return std::nullopt;
   std::optional<MemoryWatch> watch;
-  watch.emplace(config, request(config), device);
+  watch.emplace(plan.config, plan.request(plan.config), plan.device);
   const std::optional<std::string> hint =
-      recomputation_hint(config, device, num_sharers, request(config));
-  if (hint) notes.push_back(*hint);
+      recomputation_hint(plan.config, plan.device, plan.num_sharers, plan.request(plan.config));
+  if (hint) plan.notes.push_back(*hint);
+  return watch;
+}
+
+// Before the weights are loaded: a process that the system ends for its memory says nothing.
+void warn_of_shortage(const Planning& plan, const std::optional<MemoryWatch>& watch,
+                      const Output& output) {
+  const std::optional<std::string> shortage =
+      memory_warning(plan.mesh, plan.device, plan.num_sharers,
+                     watch ? watch->bytes_to_come() : std::optional<int64_t>());
+  if (shortage) output.write(*shortage + "\n");
+}
+
+// What the plan decides and foretells; the watch of rank 0. Collective.
+std::optional<MemoryWatch> settle_memory(const Planning& plan, const Output& output) {
+  choose_by_plan(plan);
+  std::optional<MemoryWatch> watch = watch_memory(plan);
+  warn_of_shortage(plan, watch, output);
   return watch;
 }
 
@@ -261,6 +294,61 @@ RunResult train_within_memory(const PreparedRun& run) {
   }
 }
 
+// A run whose ranks have met.
+struct MetRun {
+  config::RunConfig& config;
+  const launch::RankEnvironment& environment;
+  const SettingsText& settings;
+  const Output& output;
+  Status& status;
+  comm::Rendezvous& rendezvous;
+  comm::Mesh& mesh;
+  const Sharing& sharing;
+  bool writes_results;
+};
+
+RunResult prepare_and_train(const MetRun& met) {
+  config::RunConfig& config = met.config;
+  comm::Mesh& mesh = met.mesh;
+  const comm::RendezvousOptions& meeting = met.rendezvous.options();
+  const at::Device device = meeting.device;
+  met.status.set_phase("preparing the data");
+  OutputFolder folder;
+  take_output_folder(config, *mesh.world, folder);
+  look_at_checkpoints(config, met.settings, *mesh.world, folder);
+  const std::unique_ptr<comm::Group> saving = met.rendezvous.make_group(
+      "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
+  PreparationLine line(met.output, met.environment.rank == 0);
+  const Datasets datasets = fetch_and_prepare(config, mesh, device, line);
+  require_same_inputs(met.rendezvous, config, datasets);
+  std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
+  if (met.sharing.warning) notes.push_back(*met.sharing.warning);
+  take_labels(config, mesh, datasets, notes);
+
+  const auto request = [&](const config::RunConfig& planned) {
+    return plan_request(planned, mesh, met.environment.local_world_size, datasets, device);
+  };
+  std::optional<MemoryWatch> watch = settle_memory({.config = config,
+                                                    .mesh = mesh,
+                                                    .device = device,
+                                                    .num_sharers = met.sharing.num_ranks,
+                                                    .request = request,
+                                                    .notes = notes},
+                                                   met.output);
+  return train_within_memory({.config = config,
+                              .settings = met.settings,
+                              .output = met.output,
+                              .status = met.status,
+                              .line = line,
+                              .writes_results = met.writes_results,
+                              .device = device,
+                              .mesh = mesh,
+                              .saving = *saving,
+                              .datasets = datasets,
+                              .notes = notes,
+                              .watch = watch});
+}
+
 RunResult run(config::RunConfig config, const launch::RankEnvironment& environment,
               const SettingsText& settings, const Output& output, bool writes_results) {
   // Checked before the ranks meet: each says what is wrong, none that another one is gone.
@@ -271,8 +359,7 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   Status& status = output.status != nullptr ? *output.status : unseen;
   status.set_phase("meeting the other ranks");
   const comm::RendezvousOptions meeting = rendezvous_options(config, environment, output, status);
-  const at::Device device = meeting.device;
-  open_device(config, device);
+  open_device(config, meeting.device);
   comm::Rendezvous rendezvous(meeting);
   require_alike(rendezvous, settings, shape, environment);
   const Sharing sharing = sharing_of(rendezvous, environment);
@@ -280,45 +367,15 @@ RunResult run(config::RunConfig config, const launch::RankEnvironment& environme
   // After a restart rank 0's look at the folder counts.
   config.train.resume_from_checkpoint =
       comm::broadcast_string(*mesh.world, config.train.resume_from_checkpoint);
-
-  status.set_phase("preparing the data");
-  OutputFolder folder;
-  take_output_folder(config, *mesh.world, folder);
-  look_at_checkpoints(config, settings, *mesh.world, folder);
-  const std::unique_ptr<comm::Group> saving = rendezvous.make_group(
-      "saving", {}, {.is_watched = false, .timeout = std::max(meeting.timeout, kLongestSave)});
-  PreparationLine line(output, environment.rank == 0);
-  const Datasets datasets = fetch_and_prepare(config, mesh, device, line);
-  require_same_inputs(rendezvous, config, datasets);
-  std::vector<std::string> notes = notes_of_preparation(config, folder, datasets, device);
-  if (sharing.warning) notes.push_back(*sharing.warning);
-  if (config::recipe_of(config).reads_labels) {
-    comm::all_or_nothing_told_once(*mesh.world, "looking at the labels", [&] {
-      settle_labels(datasets, config_with_labels(config.model), config, notes);
-    });
-  }
-  const auto request = [&](const config::RunConfig& planned) {
-    return plan_request(planned, mesh, environment.local_world_size, datasets, device);
-  };
-  choose_by_plan(config, mesh, device, sharing.num_ranks, request, notes);
-  std::optional<MemoryWatch> watch =
-      watch_memory(config, mesh, device, sharing.num_ranks, request, notes);
-  // Now: who is ended for his memory says nothing any more.
-  const std::optional<std::string> shortage = memory_warning(
-      mesh, device, sharing.num_ranks, watch ? watch->bytes_to_come() : std::optional<int64_t>());
-  if (shortage) output.write(*shortage + "\n");
-  return train_within_memory({.config = config,
-                              .settings = settings,
-                              .output = output,
-                              .status = status,
-                              .line = line,
-                              .writes_results = writes_results,
-                              .device = device,
-                              .mesh = mesh,
-                              .saving = *saving,
-                              .datasets = datasets,
-                              .notes = notes,
-                              .watch = watch});
+  return prepare_and_train({.config = config,
+                            .environment = environment,
+                            .settings = settings,
+                            .output = output,
+                            .status = status,
+                            .rendezvous = rendezvous,
+                            .mesh = mesh,
+                            .sharing = sharing,
+                            .writes_results = writes_results});
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A recipe (sft, seq2seq) from settings to saved result. Owns: the order of the big steps. Never:
+// A recipe (sft, dpo, ...) from settings to saved result. Owns: the order of the big steps. Never:
 // prints; text leaves through Output.
 #pragma once
 
@@ -13,8 +13,8 @@
 
 namespace strata::train {
 
-// Where rank 0's text goes; of other ranks those that wait for it write that. Where every rank
-// tells what it is doing.
+// Where a run's words go: rank 0's text, and that of others while they wait for it; where every
+// rank tells what it is doing.
 struct Output {
   std::function<void(std::string_view)> write = [](std::string_view) {};
   bool is_terminal = false;
