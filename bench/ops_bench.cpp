@@ -54,7 +54,7 @@ struct AttentionCase {
 
 void BM_attention(State& state) {
   const AttentionCase x(state);
-  for (auto _ : state) ops::attention(x.q, x.k, x.v, x.offsets, x.scale);
+  for (auto _ : state) ops::attention(x.q, x.k, x.v, {x.offsets, x.scale});
   report_flops(state, x.flops(2));
 }
 void BM_attention_aten(State& state) {
@@ -64,10 +64,10 @@ void BM_attention_aten(State& state) {
 }
 void BM_attention_backward(State& state) {
   const AttentionCase x(state);
-  const auto r = ops::attention(x.q, x.k, x.v, x.offsets, x.scale);
+  const auto r = ops::attention(x.q, x.k, x.v, {x.offsets, x.scale});
   const at::Tensor dout = at::randn_like(x.q);
   for (auto _ : state) {
-    ops::attention_backward(dout, x.q, x.k, x.v, r.out, r.lse, x.offsets, x.scale);
+    ops::attention_backward(dout, x.q, x.k, x.v, r, {x.offsets, x.scale});
   }
   report_flops(state, x.flops(5));
 }

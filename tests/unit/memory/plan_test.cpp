@@ -235,9 +235,9 @@ TEST(Plan, BesideAGpuAttentionInFp32CopiesHeadsThatDoNotLieAlone) {
     const at::Tensor q = heads(kHeads), k = heads(kv_heads), v = heads(kv_heads);
     const int64_t given = imagined.account().bytes_in_use();
     imagined.account().take_high_water();
-    const ops::AttentionResult result = ops::attention(q, k, v, offsets, /*scale=*/0.1);
+    const ops::AttentionResult result = ops::attention(q, k, v, {offsets, /*scale=*/0.1});
     const int64_t forward = imagined.account().take_high_water() - given;
-    ops::attention_backward(result.out, q, k, v, result.out, result.lse, offsets, /*scale=*/0.1);
+    ops::attention_backward(result.out, q, k, v, result, {offsets, /*scale=*/0.1});
     return std::pair(forward, imagined.account().take_high_water() - given);
   };
   const auto [forward, backward] = peaks(kHeads, /*are_slices=*/false, at::kFloat);

@@ -50,9 +50,12 @@ OpCase attention_case(const OpSize& size, at::ScalarType type, at::Device device
   const reference::Attention expected =
       reference::attention(leaf(in.q), leaf(in.k), leaf(in.v), in.offsets, in.scale, 0,
                            kSight.window, {}, kSight.is_causal);
-  const AttentionResult found = attention(in.q, in.k, in.v, in.offsets, in.scale, kSight);
+  const AttentionResult found = attention(in.q, in.k, in.v, {in.offsets, in.scale, kSight});
   return {.comparisons = {{"out", found.out, expected.out}, {"lse", found.lse, expected.lse}},
-          .run = [=] { attention(in.q, in.k, in.v, in.offsets, in.scale, kSight); },
+          .run =
+              [=] {
+                attention(in.q, in.k, in.v, {in.offsets, in.scale, kSight});
+              },
           .bytes = bytes_of({in.q, in.k, in.v, found.out}),
           .flops = 4 * static_cast<double>(size.columns) * in.pairs};
 }
@@ -66,14 +69,13 @@ OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Devi
                                                   kSight.window, {}, kSight.is_causal)
                                  .out},
                             {wide(in.dout)});
-  const AttentionResult r = attention(in.q, in.k, in.v, in.offsets, in.scale, kSight);
+  const AttentionResult r = attention(in.q, in.k, in.v, {in.offsets, in.scale, kSight});
   const auto backward = [=] {
-    return attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale,
-                              kSight);
+    return attention_backward(in.dout, in.q, in.k, in.v, r, {in.offsets, in.scale, kSight});
   };
   const AttentionGradients g = backward();
   const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    return weighted(attention(q, k, v, in.offsets, in.scale, kSight).out, in.dout);
+    return weighted(attention(q, k, v, {in.offsets, in.scale, kSight}).out, in.dout);
   };
   return {
       .comparisons = {{"dq", g.dq, q64.grad()}, {"dk", g.dk, k64.grad()}, {"dv", g.dv, v64.grad()}},
@@ -89,7 +91,7 @@ OpCase attention_backward_case(const OpSize& size, at::ScalarType type, at::Devi
 AttentionResult attend_with_sinks(const AttentionInput& in, const at::Tensor& q,
                                   const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
                                   Sight sight) {
-  AttentionResult result = attention(q, k, v, in.offsets, in.scale, sight);
+  AttentionResult result = attention(q, k, v, {in.offsets, in.scale, sight});
   add_attention_sinks_(result, sinks);
   return result;
 }
@@ -118,7 +120,7 @@ OpCase attention_sinks_backward_case(const OpSize& size, at::ScalarType type, at
       {wide(in.dout)});
   const AttentionResult r = attend_with_sinks(in, in.q, in.k, in.v, sinks, kSight);
   const AttentionGradients g =
-      attention_backward(in.dout, in.q, in.k, in.v, r.out, r.lse, in.offsets, in.scale, kSight);
+      attention_backward(in.dout, in.q, in.k, in.v, r, {in.offsets, in.scale, kSight});
   const at::Tensor ds = attention_sinks_gradient(in.dout, r, sinks);
   const auto value = [=](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                          const at::Tensor& s) {

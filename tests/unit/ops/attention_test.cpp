@@ -106,11 +106,11 @@ TEST_P(Attention, EqualsDouble) {
           q64, k64, v64, row.offsets, scale, 0, row.sight.window, {}, row.sight.is_causal);
       torch::autograd::backward({expected.out}, {dout.to(at::kDouble)});
 
-      const AttentionResult result = attention(x.q, x.k, x.v, row.offsets, scale, row.sight);
+      const AttentionResult result = attention(x.q, x.k, x.v, {row.offsets, scale, row.sight});
       EXPECT_LT(relative_error(result.out, expected.out), tolerance);
       EXPECT_LT(relative_error(result.lse, expected.lse), tolerance);
-      const AttentionGradients g = attention_backward(dout, x.q, x.k, x.v, result.out, result.lse,
-                                                      row.offsets, scale, row.sight);
+      const AttentionGradients g =
+          attention_backward(dout, x.q, x.k, x.v, result, {row.offsets, scale, row.sight});
       // A single visible key has no gradient of q and k beyond rounding.
       const double floor = tolerance * k64.grad().abs().max().item<double>() + 1e-5;
       if (tokens > 1) {
@@ -122,8 +122,8 @@ TEST_P(Attention, EqualsDouble) {
       EXPECT_LT(relative_error(g.dv, v64.grad()), tolerance);
       // Into views of one fused gradient.
       const Heads d = split(at::empty({tokens, heads, row.channels}, type), row);
-      attention_backward_into(dout, x.q, x.k, x.v, result.out, result.lse, row.offsets, scale,
-                              {d.q, d.k, d.v}, row.sight);
+      attention_backward_into(dout, x.q, x.k, x.v, result, {row.offsets, scale, row.sight},
+                              {d.q, d.k, d.v});
       EXPECT_TRUE(at::equal(d.q, g.dq) && at::equal(d.k, g.dk) && at::equal(d.v, g.dv));
     }
   }
@@ -140,9 +140,8 @@ TEST_P(Attention, OfKeysThatAreAlike) {
     const at::Tensor q64 = leaf(q), k64 = leaf(k), v64 = leaf(v);
     const at::Tensor expected = reference::attention(q64, k64, v64, offsets, 0.25).out;
     torch::autograd::backward({expected}, {dout.to(at::kDouble)});
-    const AttentionResult result = attention(q, k, v, offsets, 0.25);
-    const AttentionGradients g =
-        attention_backward(dout, q, k, v, result.out, result.lse, offsets, 0.25);
+    const AttentionResult result = attention(q, k, v, {offsets, 0.25});
+    const AttentionGradients g = attention_backward(dout, q, k, v, result, {offsets, 0.25});
     EXPECT_LT(relative_error(g.dq, q64.grad()), tolerance) << type;
     EXPECT_LT(relative_error(g.dk, k64.grad()), tolerance) << type;
     EXPECT_LT(relative_error(g.dv, v64.grad()), tolerance) << type;
@@ -165,9 +164,8 @@ TEST_P(Attention, OfKeysThatAreAlikeInWindows) {
           reference::attention(q64, k64, v64, offsets, 0.125, 0, sight.window, {}, sight.is_causal)
               .out;
       torch::autograd::backward({expected}, {dout.to(at::kDouble)});
-      const AttentionResult r = attention(q, k, v, offsets, 0.125, sight);
-      const AttentionGradients g =
-          attention_backward(dout, q, k, v, r.out, r.lse, offsets, 0.125, sight);
+      const AttentionResult r = attention(q, k, v, {offsets, 0.125, sight});
+      const AttentionGradients g = attention_backward(dout, q, k, v, r, {offsets, 0.125, sight});
       EXPECT_LT(relative_norm(g.dq, q64.grad()), 2 * 1.66e-3);
     }
   }
@@ -205,8 +203,8 @@ TEST_P(Attention, RoundsNoMoreThanAten) {
       const at::Tensor q64 = leaf(q), k64 = leaf(k), v64 = leaf(v);
       const at::Tensor exact = reference::attention(q64, k64, v64, offsets, 0.125).out;
       torch::autograd::backward({exact}, {dout.to(at::kDouble)});
-      const AttentionResult r = attention(q, k, v, offsets, 0.125);
-      const AttentionGradients g = attention_backward(dout, q, k, v, r.out, r.lse, offsets, 0.125);
+      const AttentionResult r = attention(q, k, v, {offsets, 0.125});
+      const AttentionGradients g = attention_backward(dout, q, k, v, r, {offsets, 0.125});
 
       const auto heads_first = [](const at::Tensor& x) { return x.unsqueeze(0).transpose(1, 2); };
       const auto tokens_first = [](const at::Tensor& x) { return x.transpose(1, 2).squeeze(0); };
@@ -232,8 +230,8 @@ TEST_P(Attention, ThreadsDoNotMatter) {
   const at::Tensor q = random({500, 6, 40}, at::kBFloat16), k = random({500, 2, 40}, at::kBFloat16);
   const std::vector<int64_t> offsets = {0, 100, 101, 500};
   const auto run = [&] {
-    const AttentionResult r = attention(q, k, k, offsets, 0.25);
-    const AttentionGradients g = attention_backward(q, q, k, k, r.out, r.lse, offsets, 0.25);
+    const AttentionResult r = attention(q, k, k, {offsets, 0.25});
+    const AttentionGradients g = attention_backward(q, q, k, k, r, {offsets, 0.25});
     return std::vector<at::Tensor>{r.out, r.lse, g.dq, g.dk, g.dv};
   };
   const int threads = at::get_num_threads();
@@ -251,10 +249,10 @@ TEST_P(Attention, WhatIsMaskedMayBeAnything) {
   const at::Tensor q = random({600, 2, 32}, at::kBFloat16), v = random({600, 2, 32}, at::kBFloat16);
   const at::Tensor k = random({600, 2, 32}, at::kBFloat16);
   const std::vector<int64_t> offsets = {0, 300, 600};
-  const at::Tensor clean = attention(q, k, v, offsets, 0.3).out;
+  const at::Tensor clean = attention(q, k, v, {offsets, 0.3}).out;
   at::Tensor spoiled = k.clone();
   spoiled[299].fill_(nan);
-  const at::Tensor out = attention(q, spoiled, v, offsets, 0.3).out;
+  const at::Tensor out = attention(q, spoiled, v, {offsets, 0.3}).out;
   EXPECT_TRUE(at::equal(out.narrow(0, 0, 299), clean.narrow(0, 0, 299)));
   EXPECT_TRUE(out[299].isnan().all().item<bool>());
   EXPECT_TRUE(at::equal(out.narrow(0, 300, 300), clean.narrow(0, 300, 300)));

@@ -41,7 +41,7 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   const reference::Attention expected =
       reference::attention(q64, k64, v64, offsets, 0.1, 0, sight.window, {}, sight.is_causal);
   torch::autograd::backward({expected.out}, {wide(dout)});
-  const AttentionResult found = attention(q, k, v, offsets, 0.1, sight);
+  const AttentionResult found = attention(q, k, v, {offsets, 0.1, sight});
   EXPECT_LT(relative_error(found.out, expected.out), of_out) << row;
   ASSERT_EQ(found.lse.sizes(), expected.lse.sizes()) << row;
   EXPECT_LT(relative_error(found.lse, expected.lse), of_lse) << row;
@@ -56,7 +56,7 @@ void expect_attention(at::Device device, const Shape& shape, at::ScalarType type
   const at::Tensor by_heads = dout.transpose(0, 1).contiguous().transpose(0, 1);
   for (const at::Tensor& upstream : {dout, by_heads}) {
     const AttentionGradients g =
-        attention_backward(upstream, q, k, v, found.out, found.lse, offsets, 0.1, sight);
+        attention_backward(upstream, q, k, v, found, {offsets, 0.1, sight});
     EXPECT_LT(error(g.dq, q64.grad()), of_gradients) << row;
     EXPECT_LT(error(g.dk, k64.grad()), of_gradients) << row;
     EXPECT_LT(relative_error(g.dv, v64.grad()), of_gradients) << row;

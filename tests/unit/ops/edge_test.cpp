@@ -101,10 +101,9 @@ TEST(AttentionEdge, LargeScoresPickOneKey) {
   k[0].fill_(100.0);
   const at::Tensor v = at::arange(12, at::kFloat).view({3, 1, 4});
   const std::vector<int64_t> offsets = {0, 3};
-  const AttentionResult r = attention(q, k, v, offsets, 1.0);
+  const AttentionResult r = attention(q, k, v, {offsets, 1.0});
   for (int64_t t = 0; t < 3; ++t) EXPECT_TRUE(at::equal(r.out[t], v[0]));
-  const AttentionGradients g =
-      attention_backward(at::ones_like(q), q, k, v, r.out, r.lse, offsets, 1.0);
+  const AttentionGradients g = attention_backward(at::ones_like(q), q, k, v, r, {offsets, 1.0});
   EXPECT_EQ(g.dq.abs().max().item<float>(), 0);
   EXPECT_EQ(g.dv[0].min().item<float>(), 3);
 }
@@ -113,7 +112,7 @@ TEST(AttentionEdge, NanShowsInItsRowAndLaterOnes) {
   at::Tensor q = at::randn({4, 1, 4}), k = at::randn({4, 1, 4});
   const at::Tensor v = at::randn({4, 1, 4});
   k[2].fill_(kNan);
-  const at::Tensor out = attention(q, k, v, std::vector<int64_t>{0, 4}, 1.0).out;
+  const at::Tensor out = attention(q, k, v, {std::vector<int64_t>{0, 4}, 1.0}).out;
   EXPECT_FALSE(out.narrow(0, 0, 2).isnan().any().item<bool>());
   EXPECT_TRUE(out.narrow(0, 2, 2).isnan().all().item<bool>());
 }
@@ -121,25 +120,25 @@ TEST(AttentionEdge, NanShowsInItsRowAndLaterOnes) {
 TEST(AttentionEdge, DocumentsDoNotSeeEachOther) {
   at::manual_seed(5);
   const at::Tensor q = at::randn({90, 2, 8}), k = at::randn({90, 2, 8}), v = at::randn({90, 2, 8});
-  const at::Tensor whole = attention(q, k, v, std::vector<int64_t>{0, 30, 90}, 0.3).out;
+  const at::Tensor whole = attention(q, k, v, {std::vector<int64_t>{0, 30, 90}, 0.3}).out;
   auto part = [](const at::Tensor& x) { return x.narrow(0, 30, 60); };
   const at::Tensor alone =
-      attention(part(q), part(k), part(v), std::vector<int64_t>{0, 60}, 0.3).out;
+      attention(part(q), part(k), part(v), {std::vector<int64_t>{0, 60}, 0.3}).out;
   EXPECT_TRUE(at::equal(part(whole), alone));
 }
 
 TEST(AttentionEdge, NoTokens) {
   const at::Tensor empty = at::zeros({0, 2, 8});
-  const AttentionResult r = attention(empty, empty, empty, std::vector<int64_t>{0}, 1.0);
+  const AttentionResult r = attention(empty, empty, empty, {std::vector<int64_t>{0}, 1.0});
   EXPECT_EQ(r.out.numel(), 0);
 }
 
 TEST(AttentionEdge, BadOffsetsAndShapes) {
   const at::Tensor x = at::zeros({4, 3, 8}), two = at::zeros({4, 2, 8});
-  EXPECT_THROW(attention(x, x, x, std::vector<int64_t>{0, 3}, 1.0), InternalError);
-  EXPECT_THROW(attention(x, x, x, std::vector<int64_t>{0, 3, 2, 4}, 1.0), InternalError);
-  EXPECT_THROW(attention(x, two, two, std::vector<int64_t>{0, 4}, 1.0), InternalError);
-  EXPECT_THROW(attention(x, x, two, std::vector<int64_t>{0, 4}, 1.0), InternalError);
+  EXPECT_THROW(attention(x, x, x, {std::vector<int64_t>{0, 3}, 1.0}), InternalError);
+  EXPECT_THROW(attention(x, x, x, {std::vector<int64_t>{0, 3, 2, 4}, 1.0}), InternalError);
+  EXPECT_THROW(attention(x, two, two, {std::vector<int64_t>{0, 4}, 1.0}), InternalError);
+  EXPECT_THROW(attention(x, x, two, {std::vector<int64_t>{0, 4}, 1.0}), InternalError);
 }
 
 TEST(SwigluEdge, ExtremeGates) {
@@ -210,9 +209,8 @@ TEST(Threads, ResultsAreBitEqual) {
     out.insert(out.end(), {norm.y, norm.rstd, dweight, table, gradient});
     out.push_back(rms_norm_backward(dy, x, weight, norm.rstd, dweight, 0));
     const at::Tensor kv = heads.narrow(1, 0, 3);
-    const AttentionResult r = attention(heads, kv, kv, offsets, 0.25);
-    const AttentionGradients g =
-        attention_backward(heads, heads, kv, kv, r.out, r.lse, offsets, 0.25);
+    const AttentionResult r = attention(heads, kv, kv, {offsets, 0.25});
+    const AttentionGradients g = attention_backward(heads, heads, kv, kv, r, {offsets, 0.25});
     out.insert(out.end(), {r.out, r.lse, g.dq, g.dk, g.dv, swiglu(x, dy)});
     embedding_backward(dy, ids, table, 0);
     const CrossEntropySums sums = cross_entropy_(gradient, targets, 0.5f, true);

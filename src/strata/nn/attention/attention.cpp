@@ -103,8 +103,8 @@ struct FusedAttentionFunction : torch::autograd::Function<FusedAttentionFunction
       g.k.copy_(made.dk);
       g.v.copy_(made.dv);
     } else {
-      ops::attention_backward_into(dout, in.q, in.k, in.v, saved[1], saved[2], call.spans, o.scale,
-                                   {g.q, g.k, g.v}, call.sight());
+      ops::attention_backward_into(dout, in.q, in.k, in.v, {saved[1], saved[2]}, call.plain(),
+                                   {g.q, g.k, g.v});
     }
     rotate_(g.q, g.k, call.tables, /*inverse=*/true);
     return {at::Tensor(), at::Tensor(), dqkv};

@@ -21,7 +21,7 @@ ops::AttentionResult plain_attend(const AttentionCall& call, const at::Tensor& q
   if (call.is_special()) {
     return ops::biased_attention(q, k, v, own_bias(call.options), call.special());
   }
-  return ops::attention(q, k, v, call.spans, call.options.scale, call.sight());
+  return ops::attention(q, k, v, call.plain());
 }
 
 void write_sinks_gradient(const AttentionCall& call, const at::Tensor& dout,
@@ -53,6 +53,12 @@ AttentionCall::AttentionCall(const AttentionOptions& options, std::vector<int64_
       offsets(std::move(offsets)),
       tables(tables),
       spans(cut_to_chunks(this->offsets, options.chunk)) {}
+
+ops::AttentionOptions AttentionCall::plain() const {
+  return {.offsets = spans,
+          .scale = options.scale,
+          .sight = {.window = options.window, .is_causal = options.is_causal}};
+}
 
 ops::BiasedAttentionOptions AttentionCall::special() const {
   return {.offsets = spans,
@@ -96,8 +102,7 @@ ops::AttentionGradients differentiate(const AttentionCall& call, const at::Tenso
         dout, q, k, v, own_bias(call.options), forward, call.special(), /*wants_bias=*/false);
     return {g.dq, g.dk, g.dv};
   }
-  return ops::attention_backward(dout, q, k, v, forward.out, forward.lse, call.spans,
-                                 call.options.scale, call.sight());
+  return ops::attention_backward(dout, q, k, v, forward, call.plain());
 }
 
 at::Tensor split_heads(const at::Tensor& x, int64_t heads, int64_t head_dim) {

@@ -29,7 +29,8 @@ struct AttentionCall {
     return token_keys.defined() || options.softcap > 0 || options.bias.defined();
   }
 
-  ops::Sight sight() const { return {options.window, options.is_causal}; }
+  // For the operation of the one kind and of the other. Views: of this call alone.
+  ops::AttentionOptions plain() const;
   ops::BiasedAttentionOptions special() const;
 
   AttentionCall(const AttentionOptions& options, std::vector<int64_t> offsets,

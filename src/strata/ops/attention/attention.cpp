@@ -37,9 +37,9 @@ void check_offsets(std::span<const int64_t> offsets, int64_t tokens) {
 }
 
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
-                                          const at::Tensor& v, std::span<const int64_t> offsets,
-                                          double scale, Sight sight) {
+                                          const at::Tensor& v, const AttentionOptions& options) {
   check_heads(kOp, q, k, v);
+  const Sight sight = options.sight;
   if (sight.window < 0) {
     throw InternalError("attention: found a window of {}, expected 0 or more", sight.window);
   }
@@ -48,8 +48,8 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
           .k = view_of("k", k, q),
           .v = view_of("v", v, q),
           .channels = q.size(2),
-          .offsets = offsets,
-          .scale = static_cast<float>(scale),
+          .offsets = options.offsets,
+          .scale = static_cast<float>(options.scale),
           .lse = nullptr,
           .tokens = q.size(0),
           .causal = sight.is_causal,
@@ -57,11 +57,14 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
 }
 
 // With the window only where a document is longer.
-Sight needed_sight(std::span<const int64_t> offsets, Sight sight) {
+AttentionOptions needed_options(const AttentionOptions& options) {
+  const auto& offsets = options.offsets;
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {
-    if (offsets[d + 1] - offsets[d] > sight.window) return sight;
+    if (offsets[d + 1] - offsets[d] > options.sight.window) return options;
   }
-  return {.is_causal = sight.is_causal};
+  AttentionOptions without = options;
+  without.sight.window = 0;
+  return without;
 }
 
 // On a GPU libtorch has no kernel for windows both ways in fp32: scores of padded documents.
@@ -76,12 +79,14 @@ std::vector<int64_t> without_empty(std::span<const int64_t> offsets) {
   return kept;
 }
 
-BiasedAttentionOptions dense_options(std::span<const int64_t> offsets, double scale, Sight sight) {
-  return {.offsets = offsets,
-          .key_offsets = offsets,
-          .scale = scale,
-          .causal = sight.is_causal,
-          .window = sight.window};
+// `documents`: the offsets without_empty().
+BiasedAttentionOptions dense_options(std::span<const int64_t> documents,
+                                     const AttentionOptions& options) {
+  return {.offsets = documents,
+          .key_offsets = documents,
+          .scale = options.scale,
+          .causal = options.sight.is_causal,
+          .window = options.sight.window};
 }
 
 AttentionResult result_of(const at::Tensor& q) {
@@ -129,17 +134,17 @@ void imagine_backward_scratch(const at::Tensor& q, const at::Tensor& k, const at
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale, Sight sight) {
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, sight);
-  check_offsets(offsets, q.size(0));
-  check_offsets(offsets, k.size(0));
-  const Sight needed = needed_sight(offsets, sight);
-  if (takes_dense_scores(q, needed)) {
-    const std::vector<int64_t> documents = without_empty(offsets);
-    return biased_attention(q, k, v, /*bias=*/{}, dense_options(documents, scale, needed));
+                          const AttentionOptions& options) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, options);
+  check_offsets(options.offsets, q.size(0));
+  check_offsets(options.offsets, k.size(0));
+  const AttentionOptions needed = needed_options(options);
+  if (takes_dense_scores(q, needed.sight)) {
+    const std::vector<int64_t> documents = without_empty(options.offsets);
+    return biased_attention(q, k, v, /*bias=*/{}, dense_options(documents, needed));
   }
   if constexpr (kHasCuda) {
-    if (q.is_cuda()) return cuda::attention(q, k, v, offsets, scale, needed);
+    if (q.is_cuda()) return cuda::attention(q, k, v, needed);
   }
   AttentionResult result = result_of(q);
   if (q.is_meta()) {
@@ -155,13 +160,13 @@ AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 namespace {
 
 void check_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                     const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+                     const at::Tensor& v, const AttentionResult& forward,
                      const AttentionGradients& gradients) {
-  check_shape(kOp, "lse", lse, {q.size(1), q.size(0)});
-  check_type(kOp, "lse", lse, at::kFloat);
-  check_contiguous(kOp, "lse", lse);
+  check_shape(kOp, "lse", forward.lse, {q.size(1), q.size(0)});
+  check_type(kOp, "lse", forward.lse, at::kFloat);
+  check_contiguous(kOp, "lse", forward.lse);
   check_shape(kOp, "dout", dout, q.sizes());
-  check_shape(kOp, "out", out, q.sizes());
+  check_shape(kOp, "out", forward.out, q.sizes());
   check_shape(kOp, "dq", gradients.dq, q.sizes());
   check_shape(kOp, "dk", gradients.dk, k.sizes());
   check_shape(kOp, "dv", gradients.dv, v.sizes());
@@ -169,21 +174,20 @@ void check_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tens
 
 // On the CPU, and of the plan.
 void write_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                     const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                     std::span<const int64_t> offsets, double scale,
-                     const AttentionGradients& gradients, Sight sight) {
-  cpu::AttentionArguments arguments = checked_arguments(q, k, v, offsets, scale, sight);
-  check_offsets(offsets, q.size(0));
-  check_offsets(offsets, k.size(0));
-  check_gradients(dout, q, k, v, out, lse, gradients);
+                     const at::Tensor& v, const AttentionResult& forward,
+                     const AttentionOptions& options, const AttentionGradients& gradients) {
+  cpu::AttentionArguments arguments = checked_arguments(q, k, v, options);
+  check_offsets(options.offsets, q.size(0));
+  check_offsets(options.offsets, k.size(0));
+  check_gradients(dout, q, k, v, forward, gradients);
   if (q.is_meta()) {
-    if (is_for_cuda(q)) imagine_backward_scratch(q, k, v, offsets);
+    if (is_for_cuda(q)) imagine_backward_scratch(q, k, v, options.offsets);
     return;
   }
   const ActivityTimer timer(Activity::kAttention);
-  arguments.lse = const_cast<float*>(lse.const_data_ptr<float>());  // only read
+  arguments.lse = const_cast<float*>(forward.lse.const_data_ptr<float>());  // only read
   cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
-                                      .out = view_of("out", out, q),
+                                      .out = view_of("out", forward.out, q),
                                       .dq = view_of("dq", gradients.dq, q),
                                       .dk = view_of("dk", gradients.dk, q),
                                       .dv = view_of("dv", gradients.dv, q)});
@@ -193,40 +197,38 @@ void write_gradients(const at::Tensor& dout, const at::Tensor& q, const at::Tens
 
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
-                                      const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale, Sight sight) {
-  const Sight needed = needed_sight(offsets, sight);
-  if (takes_dense_scores(q, needed)) {
-    const std::vector<int64_t> documents = without_empty(offsets);
+                                      const AttentionResult& forward,
+                                      const AttentionOptions& options) {
+  const AttentionOptions needed = needed_options(options);
+  if (takes_dense_scores(q, needed.sight)) {
+    const std::vector<int64_t> documents = without_empty(options.offsets);
     const BiasedAttentionGradients g =
-        biased_attention_backward(dout, q, k, v, /*bias=*/{}, {out, lse},
-                                  dense_options(documents, scale, needed), /*wants_bias=*/false);
+        biased_attention_backward(dout, q, k, v, /*bias=*/{}, forward,
+                                  dense_options(documents, needed), /*wants_bias=*/false);
     return {g.dq, g.dk, g.dv};
   }
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      checked_arguments(q, k, v, offsets, scale, sight);
-      check_offsets(offsets, q.size(0));
-      return cuda::attention_backward(dout, q, k, v, out, lse, offsets, scale, needed);
+      checked_arguments(q, k, v, options);
+      check_offsets(options.offsets, q.size(0));
+      return cuda::attention_backward(dout, q, k, v, forward, needed);
     }
   }
   AttentionGradients gradients{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                                at::empty(v.sizes(), v.options())};
-  write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, sight);
+  write_gradients(dout, q, k, v, forward, options, gradients);
   return gradients;
 }
 
 void attention_backward_into(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                             const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                             std::span<const int64_t> offsets, double scale,
-                             const AttentionGradients& gradients, Sight sight) {
+                             const at::Tensor& v, const AttentionResult& forward,
+                             const AttentionOptions& options, const AttentionGradients& gradients) {
   if (!q.is_cuda() && !(q.is_meta() && is_for_cuda(q))) {
-    return write_gradients(dout, q, k, v, out, lse, offsets, scale, gradients, sight);
+    return write_gradients(dout, q, k, v, forward, options, gradients);
   }
   // PyTorch's kernels write where they like.
-  check_gradients(dout, q, k, v, out, lse, gradients);
-  const AttentionGradients made =
-      attention_backward(dout, q, k, v, out, lse, offsets, scale, sight);
+  check_gradients(dout, q, k, v, forward, gradients);
+  const AttentionGradients made = attention_backward(dout, q, k, v, forward, options);
   gradients.dq.copy_(made.dq);
   gradients.dk.copy_(made.dk);
   gradients.dv.copy_(made.dv);
@@ -243,12 +245,12 @@ AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, c
   const int64_t offsets[] = {0, k.size(0)};
   if constexpr (kHasCuda) {
     if (q.is_cuda()) {
-      return cuda::attention_with_cache(q, k, v, scale,
-                                        needed_sight(offsets, {.window = window}).window);
+      const AttentionOptions needed = needed_options({offsets, scale, {.window = window}});
+      return cuda::attention_with_cache(q, k, v, scale, needed.sight.window);
     }
   }
   cpu::AttentionArguments arguments =
-      checked_arguments(q, k, v, offsets, scale, {.window = window});
+      checked_arguments(q, k, v, {offsets, scale, {.window = window}});
   arguments.key_lead = k.size(0) - q.size(0);
   AttentionResult result = result_of(q);
   arguments.lse = result.lse.mutable_data_ptr<float>();

@@ -126,7 +126,8 @@ Efficient efficient(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 }
 
 AttentionResult attention_of_padded(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                    std::span<const int64_t> offsets, double scale, Sight sight) {
+                                    const AttentionOptions& options) {
+  const auto& [offsets, scale, sight] = options;
   if (q.size(0) == 0)
     return {at::empty_like(q), at::empty({q.size(1), 0}, q.options().dtype(at::kFloat))};
   if (!uses_flash(q)) {
@@ -145,9 +146,11 @@ AttentionResult attention_of_padded(const at::Tensor& q, const at::Tensor& k, co
 
 AttentionGradients backward_of_padded(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
-                                      const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale, Sight sight) {
+                                      const AttentionResult& forward,
+                                      const AttentionOptions& options) {
   if (q.size(0) == 0) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
+  const auto& [offsets, scale, sight] = options;
+  const auto& [out, lse] = forward;
   const at::Tensor on_device = offsets_on_device(offsets, q.device());
   const int64_t most = longest(offsets);
   // Without dropout nothing is read of the generator's state, but its place must exist; filling it
@@ -192,28 +195,28 @@ AttentionResult cached_of_padded(const at::Tensor& q, const at::Tensor& k, const
 }  // namespace
 
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale, Sight sight) {
+                          const AttentionOptions& options) {
   const at::NoGradGuard no_grad;  // the backward is called by hand
-  if (const auto length = length_for_cudnn(q, offsets, sight)) {
-    if (auto result = cudnn_attention(q, k, v, *length, scale)) return *result;
+  if (const auto length = length_for_cudnn(q, options.offsets, options.sight)) {
+    if (auto result = cudnn_attention(q, k, v, *length, options.scale)) return *result;
   }
   const int64_t channels = q.size(2);
-  AttentionResult result =
-      attention_of_padded(padded(q), padded(k), padded(v), offsets, scale, sight);
+  AttentionResult result = attention_of_padded(padded(q), padded(k), padded(v), options);
   result.out = result.out.narrow(2, 0, channels).contiguous();
   return result;
 }
 
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
-                                      const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale, Sight sight) {
-  if (const auto length = length_for_cudnn(q, offsets, sight)) {
-    if (auto g = cudnn_attention_backward(dout, q, k, v, out, lse, *length, scale)) return *g;
+                                      const AttentionResult& forward,
+                                      const AttentionOptions& options) {
+  if (const auto length = length_for_cudnn(q, options.offsets, options.sight)) {
+    if (auto g = cudnn_attention_backward(dout, q, k, v, forward, *length, options.scale))
+      return *g;
   }
   const int64_t channels = q.size(2);
   const AttentionGradients g = backward_of_padded(padded(dout), padded(q), padded(k), padded(v),
-                                                  padded(out), lse, offsets, scale, sight);
+                                                  {padded(forward.out), forward.lse}, options);
   const auto cut = [&](const at::Tensor& x) { return x.narrow(2, 0, channels).contiguous(); };
   return {cut(g.dq), cut(g.dk), cut(g.dv)};
 }

@@ -15,11 +15,11 @@ namespace strata::ops::cuda {
 
 // As the functions of the same names in attention.h; the window is 0 where no document is longer.
 AttentionResult attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          std::span<const int64_t> offsets, double scale, Sight sight);
+                          const AttentionOptions& options);
 AttentionGradients attention_backward(const at::Tensor& dout, const at::Tensor& q,
                                       const at::Tensor& k, const at::Tensor& v,
-                                      const at::Tensor& out, const at::Tensor& lse,
-                                      std::span<const int64_t> offsets, double scale, Sight sight);
+                                      const AttentionResult& forward,
+                                      const AttentionOptions& options);
 AttentionResult attention_with_cache(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                      double scale, int64_t window);
 

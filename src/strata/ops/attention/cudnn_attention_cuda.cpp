@@ -115,9 +115,11 @@ std::optional<AttentionResult> cudnn_attention(const at::Tensor& q, const at::Te
   });
 }
 
-std::optional<AttentionGradients> cudnn_attention_backward(
-    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, int64_t length, double scale) {
+std::optional<AttentionGradients> cudnn_attention_backward(const at::Tensor& dout,
+                                                           const at::Tensor& q, const at::Tensor& k,
+                                                           const at::Tensor& v,
+                                                           const AttentionResult& forward,
+                                                           int64_t length, double scale) {
   return unless_refused<AttentionGradients>([&]() -> AttentionGradients {
     // Without dropout nothing is read of the generator's state, but its place must exist.
     const at::Tensor state = at::empty({}, q.options().dtype(at::kLong));
@@ -126,8 +128,8 @@ std::optional<AttentionGradients> cudnn_attention_backward(
     // those of the others are: they must be the same in every call.
     const auto [dq, dk, dv] = at::_scaled_dot_product_cudnn_attention_backward(
         as_batch(dout.contiguous(), length), as_batch(q, length), as_batch(k, length),
-        as_batch(v, length), as_batch(out.contiguous(), length), lse_of_batch(lse, length), state,
-        state, /*attn_bias=*/none,
+        as_batch(v, length), as_batch(forward.out.contiguous(), length),
+        lse_of_batch(forward.lse, length), state, state, /*attn_bias=*/none,
         /*cum_seq_q=*/none, /*cum_seq_k=*/none, length, length, /*dropout_p=*/0.0,
         /*is_causal=*/true, scale);
     return {as_tokens(dq), as_tokens(dk), as_tokens(dv)};

@@ -29,8 +29,10 @@ std::string cudnn_refusal();
 // because out and lse are the same.
 std::optional<AttentionResult> cudnn_attention(const at::Tensor& q, const at::Tensor& k,
                                                const at::Tensor& v, int64_t length, double scale);
-std::optional<AttentionGradients> cudnn_attention_backward(
-    const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& out, const at::Tensor& lse, int64_t length, double scale);
+std::optional<AttentionGradients> cudnn_attention_backward(const at::Tensor& dout,
+                                                           const at::Tensor& q, const at::Tensor& k,
+                                                           const at::Tensor& v,
+                                                           const AttentionResult& forward,
+                                                           int64_t length, double scale);
 
 }  // namespace strata::ops::cuda
