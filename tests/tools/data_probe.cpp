@@ -47,10 +47,12 @@ PrepareOptions read_options(const Json& request) {
 // The rows of one epoch for each rank: [epoch][rank][index].
 Json order(const Json& request) {
   const int world_size = request.at("world_size").get<int>();
-  const BatchSampler sampler(
-      request.at("num_rows").get<int64_t>(), request.at("batch_size").get<int64_t>(), world_size,
-      request.at("seed").get<uint64_t>(), request.at("strategy").get<std::string>(),
-      request.at("drop_last").get<bool>());
+  const BatchSampler sampler(request.at("num_rows").get<int64_t>(),
+                             {.batch_size = request.at("batch_size").get<int64_t>(),
+                              .world_size = world_size,
+                              .seed = request.at("seed").get<uint64_t>(),
+                              .strategy = request.at("strategy").get<std::string>(),
+                              .drop_last = request.at("drop_last").get<bool>()});
   Json epochs = Json::array();
   for (int64_t epoch = 0; epoch < request.at("epochs").get<int64_t>(); ++epoch) {
     Json ranks = Json::array();
@@ -131,9 +133,9 @@ Json prepare_and_collate(const Json& request) try {
                     {"rating", static_cast<int>(store[i].rating)}});
   }
   const BatchSampler sampler(static_cast<int64_t>(store.size()),
-                             request.at("batch_size").get<int64_t>(), /*world_size=*/1,
-                             request.value("seed", uint64_t{42}),
-                             request.value("strategy", std::string("random")), /*drop_last=*/false);
+                             {.batch_size = request.at("batch_size").get<int64_t>(),
+                              .seed = request.value("seed", uint64_t{42}),
+                              .strategy = request.value("strategy", std::string("random"))});
   Json batches = Json::array();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
     const std::vector<int64_t> indices = sampler.batch(/*epoch=*/0, /*rank=*/0, i);

@@ -29,29 +29,24 @@ void group_by_length(std::vector<int64_t>& order, const LengthGroups& groups) {
 
 }  // namespace
 
-BatchSampler::BatchSampler(int64_t num_rows, int64_t batch_size, int world_size, uint64_t seed,
-                           std::string strategy, bool drop_last, LengthGroups groups)
-    : num_rows_(num_rows),
-      batch_size_(batch_size),
-      world_size_(world_size),
-      seed_(seed),
-      strategy_(std::move(strategy)),
-      groups_(std::move(groups)) {
+BatchSampler::BatchSampler(int64_t num_rows, SamplerOptions options)
+    : num_rows_(num_rows), options_(std::move(options)) {
+  const auto& [batch_size, world_size, seed, strategy, drop_last, groups] = options_;
   if (num_rows < 1) throw ConfigError("data set: found {} rows, expected at least 1", num_rows);
   if (batch_size < 1) {
     throw ConfigError("batch size: found {}, expected at least 1 row per device", batch_size);
   }
   if (world_size < 1) throw ConfigError("world size: found {}, expected at least 1", world_size);
-  if (strategy_ != "random" && strategy_ != "sequential" && strategy_ != "group_by_length") {
+  if (strategy != "random" && strategy != "sequential" && strategy != "group_by_length") {
     throw ConfigError(
         "train_sampling_strategy: found \"{}\", expected \"random\", \"sequential\" or "
         "\"group_by_length\"",
-        strategy_);
+        strategy);
   }
-  if (strategy_ == "group_by_length" &&
-      (groups_.rows < 1 || static_cast<int64_t>(groups_.lengths.size()) != num_rows)) {
+  if (strategy == "group_by_length" &&
+      (groups.rows < 1 || static_cast<int64_t>(groups.lengths.size()) != num_rows)) {
     throw InternalError("batch sampler: found {} lengths, expected those of {} rows",
-                        groups_.lengths.size(), num_rows);
+                        groups.lengths.size(), num_rows);
   }
   const int64_t round = batch_size * world_size;
   batches_per_rank_ = drop_last ? num_rows / round : divide_up(num_rows, round);
@@ -64,12 +59,13 @@ BatchSampler::BatchSampler(int64_t num_rows, int64_t batch_size, int world_size,
 }
 
 const std::vector<int64_t>& BatchSampler::order(int64_t epoch) const {
-  const bool is_random = strategy_ != "sequential";
+  const bool is_random = options_.strategy != "sequential";
   const int64_t key = is_random ? epoch : 0;
   if (key != cached_epoch_) {
     if (is_random) {
-      cached_order_ = TorchGenerator(seed_ + static_cast<uint64_t>(epoch)).randperm(num_rows_);
-      if (strategy_ == "group_by_length") group_by_length(cached_order_, groups_);
+      cached_order_ =
+          TorchGenerator(options_.seed + static_cast<uint64_t>(epoch)).randperm(num_rows_);
+      if (options_.strategy == "group_by_length") group_by_length(cached_order_, options_.groups);
     } else {
       cached_order_.resize(static_cast<size_t>(num_rows_));
       std::iota(cached_order_.begin(), cached_order_.end(), int64_t{0});
@@ -80,17 +76,19 @@ const std::vector<int64_t>& BatchSampler::order(int64_t epoch) const {
 }
 
 std::vector<int64_t> BatchSampler::batch(int64_t epoch, int rank, int64_t index) const {
-  if (epoch < 0 || rank < 0 || rank >= world_size_ || index < 0 || index >= batches_per_rank_) {
+  if (epoch < 0 || rank < 0 || rank >= options_.world_size || index < 0 ||
+      index >= batches_per_rank_) {
     throw InternalError(
         "batch sampler: found epoch {}, rank {}, index {}, expected {} ranks of {} batches", epoch,
-        rank, index, world_size_, batches_per_rank_);
+        rank, index, options_.world_size, batches_per_rank_);
   }
   const std::vector<int64_t>& rows = order(epoch);
   // Past the end the reference walks through the rows of the first round, again and again.
-  const int64_t first_round = std::min(num_rows_, batch_size_ * world_size_);
-  const int64_t begin = (index * world_size_ + rank) * batch_size_;
+  const int64_t first_round = std::min(num_rows_, options_.batch_size * options_.world_size);
+  const int64_t begin = (index * options_.world_size + rank) * options_.batch_size;
   // accelerate fills batches only where it deals them to several ranks.
-  const int64_t size = world_size_ > 1 ? batch_size_ : std::min(batch_size_, num_rows_ - begin);
+  const int64_t size = options_.world_size > 1 ? options_.batch_size
+                                               : std::min(options_.batch_size, num_rows_ - begin);
   std::vector<int64_t> batch(static_cast<size_t>(size));
   for (int64_t i = 0; i < size; ++i) {
     const int64_t at = begin + i;
@@ -104,9 +102,12 @@ EvalSampler::EvalSampler(int64_t num_rows, int64_t batch_size, int world_size, b
     : num_rows_(num_rows),
       batch_size_(batch_size),
       world_size_(world_size),
-      sampler_(num_rows, batch_size, world_size, groups.seed,
-               groups.lengths.empty() ? "sequential" : "group_by_length", drop_last,
-               {.lengths = groups.lengths, .rows = batch_size}) {}
+      sampler_(num_rows, {.batch_size = batch_size,
+                          .world_size = world_size,
+                          .seed = groups.seed,
+                          .strategy = groups.lengths.empty() ? "sequential" : "group_by_length",
+                          .drop_last = drop_last,
+                          .groups = {.lengths = groups.lengths, .rows = batch_size}}) {}
 
 EvalBatch EvalSampler::batch(int rank, int64_t index) const {
   const int64_t begin = (index * world_size_ + rank) * batch_size_;

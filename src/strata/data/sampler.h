@@ -16,6 +16,17 @@ struct LengthGroups {
   int64_t rows = 1;              // that should be alike: a rank's in one update
 };
 
+struct SamplerOptions {
+  int64_t batch_size;  // rows of a rank at once
+  int world_size = 1;
+  uint64_t seed = 0;                // data_seed, else seed
+  std::string strategy = "random";  // sequential, group_by_length (train_sampling_strategy)
+  bool drop_last = false;           // leave out the last round instead of filling it
+  // Of group_by_length. Its permutation is that of random; Trainer's is of the state that its
+  // global generator happens to have.
+  LengthGroups groups = {};
+};
+
 // The training order. Epoch e is torch.randperm seeded with seed + e (or 0, 1, 2, ...), cut into
 // batches; batch k goes to rank k mod world_size. The last round is filled with rows of the epoch's
 // first world_size batches, so that all ranks get equally many full batches; on a single rank it is
@@ -23,13 +34,8 @@ struct LengthGroups {
 // Threads: one thread at a time per object (batch() keeps the last epoch's order).
 class BatchSampler {
  public:
-  // `strategy`: "random", "sequential" or "group_by_length" (train_sampling_strategy). `seed`:
-  // data_seed, else seed. `drop_last`: leave out the last round instead of filling it.
-  // `groups`: of group_by_length. Its permutation is that of random; Trainer's is of the state
-  // that its global generator happens to have.
   // Errors: ConfigError for sizes below 1, an unknown strategy, or when drop_last leaves nothing.
-  BatchSampler(int64_t num_rows, int64_t batch_size, int world_size, uint64_t seed,
-               std::string strategy, bool drop_last, LengthGroups groups = {});
+  BatchSampler(int64_t num_rows, SamplerOptions options);
 
   // Batches each rank gets in one epoch.
   int64_t batches_per_rank() const { return batches_per_rank_; }
@@ -40,11 +46,7 @@ class BatchSampler {
  private:
   const std::vector<int64_t>& order(int64_t epoch) const;
   int64_t num_rows_;
-  int64_t batch_size_;
-  int world_size_;
-  uint64_t seed_;
-  std::string strategy_;
-  LengthGroups groups_;
+  SamplerOptions options_;
   int64_t batches_per_rank_;
   mutable int64_t cached_epoch_ = -1;
   mutable std::vector<int64_t> cached_order_;

@@ -173,12 +173,12 @@ data::BatchSampler training_sampler(const config::RunConfig& config, const data:
       .lengths = lengths_to_group(config, rows),
       .rows = train.per_device_train_batch_size * train.gradient_accumulation_steps};
   return {static_cast<int64_t>(rows.size()),
-          train.per_device_train_batch_size,
-          data_parallel_size,
-          train.data_seed.value_or(train.seed),
-          std::string(config::name_of(train.train_sampling_strategy)),
-          train.dataloader_drop_last,
-          std::move(groups)};
+          {.batch_size = train.per_device_train_batch_size,
+           .world_size = data_parallel_size,
+           .seed = train.data_seed.value_or(train.seed),
+           .strategy = std::string(config::name_of(train.train_sampling_strategy)),
+           .drop_last = train.dataloader_drop_last,
+           .groups = std::move(groups)}};
 }
 
 data::EvalSampler evaluation_sampler(const config::RunConfig& config, const data::TokenStore& rows,

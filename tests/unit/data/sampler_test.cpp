@@ -39,7 +39,8 @@ TEST(BatchSampler, DealsTheGoldenBatches) {
       {3, 4, 2, {{{0, 2, 1, 0}}, {{2, 1, 0, 2}}}},
   };
   for (const Case& c : cases) {
-    const BatchSampler sampler(c.num_rows, c.batch_size, c.world_size, 42, "random", false);
+    const BatchSampler sampler(
+        c.num_rows, {.batch_size = c.batch_size, .world_size = c.world_size, .seed = 42});
     for (int rank = 0; rank < c.world_size; ++rank) {
       EXPECT_EQ(epoch_of(sampler, 0, rank), c.ranks[rank])
           << c.num_rows << ", " << c.batch_size << ", " << c.world_size << ", rank " << rank;
@@ -48,41 +49,43 @@ TEST(BatchSampler, DealsTheGoldenBatches) {
 }
 
 TEST(BatchSampler, ReshufflesEachEpochAndGoesBack) {
-  const BatchSampler sampler(10, 3, 2, 42, "random", false);
+  const BatchSampler sampler(10, {.batch_size = 3, .world_size = 2, .seed = 42});
   EXPECT_EQ(epoch_of(sampler, 1, 0), (Batches{{8, 4, 9}, {6, 7, 2}}));
   EXPECT_EQ(epoch_of(sampler, 1, 1), (Batches{{0, 5, 1}, {3, 8, 4}}));
   EXPECT_THAT(sampler.batch(0, 0, 0), ElementsAre(2, 6, 1));
   // Resuming epoch 1 after one batch needs no state.
-  EXPECT_THAT(BatchSampler(10, 3, 2, 42, "random", false).batch(1, 0, 1), ElementsAre(6, 7, 2));
+  EXPECT_THAT(BatchSampler(10, {.batch_size = 3, .world_size = 2, .seed = 42}).batch(1, 0, 1),
+              ElementsAre(6, 7, 2));
 }
 
 TEST(BatchSampler, UsesTheSeedItIsGiven) {
-  EXPECT_EQ(epoch_of(BatchSampler(10, 2, 1, 7, "random", false), 0, 0),
+  EXPECT_EQ(epoch_of(BatchSampler(10, {.batch_size = 2, .seed = 7}), 0, 0),
             (Batches{{5, 0}, {3, 4}, {1, 7}, {9, 6}, {8, 2}}));
 }
 
 TEST(BatchSampler, DropsTheLastRound) {
-  const BatchSampler sampler(10, 4, 2, 42, "random", true);
+  const BatchSampler sampler(10, {.batch_size = 4, .world_size = 2, .seed = 42, .drop_last = true});
   EXPECT_EQ(epoch_of(sampler, 0, 0), (Batches{{2, 6, 1, 8}}));
   EXPECT_EQ(epoch_of(sampler, 0, 1), (Batches{{4, 5, 0, 9}}));
 }
 
 // accelerate leaves the loader of a single process as it is.
 TEST(BatchSampler, LeavesTheLastBatchShortOnOneRank) {
-  const BatchSampler sampler(10, 4, 1, 42, "random", false);
+  const BatchSampler sampler(10, {.batch_size = 4, .seed = 42});
   EXPECT_EQ(epoch_of(sampler, 0, 0), (Batches{{2, 6, 1, 8}, {4, 5, 0, 9}, {3, 7}}));
 }
 
 TEST(BatchSampler, IsSequentialOnRequest) {
-  const BatchSampler sampler(5, 2, 1, 42, "sequential", false);
+  const BatchSampler sampler(5, {.batch_size = 2, .seed = 42, .strategy = "sequential"});
   EXPECT_EQ(epoch_of(sampler, 3, 0), (Batches{{0, 1}, {2, 3}, {4}}));
 }
 
 // A global batch is the same rows however many ranks share it (I7).
 TEST(BatchSampler, GlobalBatchesDoNotDependOnTheWorldSize) {
-  const BatchSampler alone(24, 12, 1, 5, "random", false);
+  const BatchSampler alone(24, {.batch_size = 12, .seed = 5});
   for (const int world_size : {2, 3, 4}) {
-    const BatchSampler shared(24, 12 / world_size, world_size, 5, "random", false);
+    const BatchSampler shared(24,
+                              {.batch_size = 12 / world_size, .world_size = world_size, .seed = 5});
     for (int64_t i = 0; i < alone.batches_per_rank(); ++i) {
       std::vector<int64_t> rows;
       for (int rank = 0; rank < world_size; ++rank) {
@@ -111,25 +114,33 @@ TEST(BatchSampler, GroupsRowsByTheirLength) {
       {{12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1}, 1, {0, 6, 8, 1, 2, 7, 4, 10, 11, 3, 5, 9}}};
   for (const Grouped& c : cases) {
     const auto count = static_cast<int64_t>(c.lengths.size());
-    const BatchSampler sampler(count, count, 1, 42, "group_by_length", false, {c.lengths, c.rows});
+    const BatchSampler sampler(count, {.batch_size = count,
+                                       .seed = 42,
+                                       .strategy = "group_by_length",
+                                       .groups = {.lengths = c.lengths, .rows = c.rows}});
     EXPECT_EQ(sampler.batch(0, 0, 0), c.order) << count << " rows in groups of " << c.rows;
   }
   std::vector<int64_t> lengths(1000);
   for (int64_t row = 0; row < 1000; ++row) lengths[static_cast<size_t>(row)] = row * 7919 % 311;
-  const BatchSampler many(1000, 1000, 1, 42, "group_by_length", false, {lengths, 3});
+  const BatchSampler many(1000, {.batch_size = 1000,
+                                 .seed = 42,
+                                 .strategy = "group_by_length",
+                                 .groups = {.lengths = lengths, .rows = 3}});
   int64_t hash = 0;
   for (const int64_t row : many.batch(/*epoch=*/1, 0, 0)) hash = (hash * 31 + row) % 1'000'000'007;
   EXPECT_EQ(hash, 331822731);
 }
 
 TEST(BatchSampler, RefusesWhatCannotWork) {
-  EXPECT_THROW(BatchSampler(0, 1, 1, 0, "random", false), ConfigError);
-  EXPECT_THROW(BatchSampler(1, 0, 1, 0, "random", false), ConfigError);
-  EXPECT_THROW(BatchSampler(1, 1, 0, 0, "random", false), ConfigError);
-  EXPECT_THROW(BatchSampler(1, 1, 1, 0, "batch_rebalance", false), ConfigError);
-  EXPECT_THROW(BatchSampler(1, 1, 1, 0, "group_by_length", false), InternalError);
-  EXPECT_THROW(BatchSampler(3, 2, 2, 0, "random", true), ConfigError);
-  EXPECT_THROW(BatchSampler(4, 2, 2, 0, "random", true).batch(0, 2, 0), InternalError);
+  EXPECT_THROW(BatchSampler(0, {.batch_size = 1}), ConfigError);
+  EXPECT_THROW(BatchSampler(1, {.batch_size = 0}), ConfigError);
+  EXPECT_THROW(BatchSampler(1, {.batch_size = 1, .world_size = 0}), ConfigError);
+  EXPECT_THROW(BatchSampler(1, {.batch_size = 1, .strategy = "batch_rebalance"}), ConfigError);
+  EXPECT_THROW(BatchSampler(1, {.batch_size = 1, .strategy = "group_by_length"}), InternalError);
+  EXPECT_THROW(BatchSampler(3, {.batch_size = 2, .world_size = 2, .drop_last = true}), ConfigError);
+  EXPECT_THROW(
+      BatchSampler(4, {.batch_size = 2, .world_size = 2, .drop_last = true}).batch(0, 2, 0),
+      InternalError);
 }
 
 TEST(EvalSampler, GroupsRowsOfAboutTheSameLength) {

@@ -20,7 +20,7 @@ TEST(LongestTrainingBatch, IsTheLongestOfTheRemainingOnes) {
   const data::TokenStore dataset = rows_of_lengths(29);
   for (int world : {1, 2, 3}) {
     for (int64_t first_step : {0, 3}) {
-      const data::BatchSampler sampler(29, 2, world, 7, "random", false);
+      const data::BatchSampler sampler(29, {.batch_size = 2, .world_size = world, .seed = 7});
       config::TrainConfig config;
       config.gradient_accumulation_steps = 2;
       config.max_steps = 9;
@@ -61,7 +61,7 @@ TEST(LongestTrainingBatch, LooksAtOwnAnswers) {
   }
   config::TrainConfig config;
   config.max_steps = 3;
-  const data::BatchSampler sampler(3, 1, 1, 7, "sequential", false);
+  const data::BatchSampler sampler(3, {.batch_size = 1, .seed = 7, .strategy = "sequential"});
   const LongestBatch found =
       longest_training_batch(data::TokenStore(std::move(dataset)), sampler,
                              plan_steps(config, sampler.batches_per_rank()), 0, 0);
