@@ -15,23 +15,24 @@ namespace {
 using config::OffloadDevice;
 using config::ShardingStrategy;
 
-// What rests sharded is decided by the mesh, what is whole when by the schedule.
+// Over which ranks a unit is sharded, and for how long it is whole (of NO_SHARD always, in its
+// home).
 struct Strategy {
   ShardingStrategy name;
   enum Spread { kNowhere, kMachine, kWorld } spread;  // the shard group
-  bool reshard_after_forward;
-  bool resident;
-  bool reduce_every_micro_step;
+  enum Whole { kInEachPass, kToItsBackward, kAlways } whole;
+  bool reduces_every_micro_step = true;  // else in the last one of a step
 };
 
 constexpr Strategy kStrategies[] = {
-    {ShardingStrategy::kFullShard, Strategy::kWorld, true, false, true},
-    {ShardingStrategy::kShardGradOp, Strategy::kWorld, false, false, true},
-    {ShardingStrategy::kNoShard, Strategy::kNowhere, true, false, true},
-    {ShardingStrategy::kHybridShard, Strategy::kMachine, true, false, true},
-    {ShardingStrategy::kHybridShardZero2, Strategy::kMachine, false, false, true},
-    {ShardingStrategy::kZero1, Strategy::kWorld, false, true, false},
-    {ShardingStrategy::kZero2, Strategy::kWorld, false, true, true},
+    {ShardingStrategy::kFullShard, Strategy::kWorld, Strategy::kInEachPass},
+    {ShardingStrategy::kShardGradOp, Strategy::kWorld, Strategy::kToItsBackward},
+    {ShardingStrategy::kNoShard, Strategy::kNowhere, Strategy::kInEachPass},
+    {ShardingStrategy::kHybridShard, Strategy::kMachine, Strategy::kInEachPass},
+    {ShardingStrategy::kHybridShardZero2, Strategy::kMachine, Strategy::kToItsBackward},
+    {ShardingStrategy::kZero1, Strategy::kWorld, Strategy::kAlways,
+     /*reduces_every_micro_step=*/false},
+    {ShardingStrategy::kZero2, Strategy::kWorld, Strategy::kAlways},
 };
 
 const Strategy& strategy_of(const config::ShardConfig& config) {
@@ -53,6 +54,34 @@ int gathered_at_once(const std::string& limit) {
   int number = kThrottled;
   std::from_chars(limit.data(), limit.data() + limit.size(), number);
   return number;
+}
+
+// Until auto is resolved (planning/checkpointing_choice.h), it is what takes the least memory.
+shard::Checkpointing checkpointing_of(config::Checkpointing mode) {
+  switch (mode) {
+    case config::Checkpointing::kNone:
+      return shard::Checkpointing::kNone;
+    case config::Checkpointing::kSelective:
+      return shard::Checkpointing::kSelective;
+    case config::Checkpointing::kAttention:
+      return shard::Checkpointing::kAttention;
+    case config::Checkpointing::kFull:
+    case config::Checkpointing::kAuto:
+      break;
+  }
+  return shard::Checkpointing::kFull;
+}
+
+shard::BackwardPrefetch prefetch_of(config::BackwardPrefetch prefetch) {
+  switch (prefetch) {
+    case config::BackwardPrefetch::kPre:
+      return shard::BackwardPrefetch::kPre;
+    case config::BackwardPrefetch::kPost:
+      return shard::BackwardPrefetch::kPost;
+    case config::BackwardPrefetch::kNone:
+      break;
+  }
+  return shard::BackwardPrefetch::kNone;
 }
 
 }  // namespace
@@ -128,41 +157,13 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
   return shape;
 }
 
-// Until auto is resolved (planning/checkpointing_choice.h), it is what takes the least memory.
-shard::Checkpointing checkpointing_of(config::Checkpointing mode) {
-  switch (mode) {
-    case config::Checkpointing::kNone:
-      return shard::Checkpointing::kNone;
-    case config::Checkpointing::kSelective:
-      return shard::Checkpointing::kSelective;
-    case config::Checkpointing::kAttention:
-      return shard::Checkpointing::kAttention;
-    case config::Checkpointing::kFull:
-    case config::Checkpointing::kAuto:
-      break;
-  }
-  return shard::Checkpointing::kFull;
-}
-
-shard::BackwardPrefetch prefetch_of(config::BackwardPrefetch prefetch) {
-  switch (prefetch) {
-    case config::BackwardPrefetch::kPre:
-      return shard::BackwardPrefetch::kPre;
-    case config::BackwardPrefetch::kPost:
-      return shard::BackwardPrefetch::kPost;
-    case config::BackwardPrefetch::kNone:
-      break;
-  }
-  return shard::BackwardPrefetch::kNone;
-}
-
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config) {
   const Strategy& strategy = strategy_of(config);
   shard::ScheduleOptions options;
-  options.reshard_after_forward = strategy.reshard_after_forward;
+  options.reshard_after_forward = strategy.whole == Strategy::kInEachPass;
   options.reshard_to_part = config.reshard_group_size > 0;
-  options.resident = strategy.resident;
-  options.reduce_every_micro_step = strategy.reduce_every_micro_step && config.sync_each_batch;
+  options.resident = strategy.whole == Strategy::kAlways;
+  options.reduce_every_micro_step = strategy.reduces_every_micro_step && config.sync_each_batch;
   options.slots = gathered_at_once(config.limit_all_gathers);
   options.forward_prefetch = config.forward_prefetch;
   options.backward_prefetch = prefetch_of(config.backward_prefetch);
