@@ -9,9 +9,9 @@
 #include "strata/base/abandoned.h"
 #include "strata/base/error.h"
 #include "strata/base/file.h"
-#include "strata/checkpoint/block_sums.h"
 #include "strata/checkpoint/convert/param_groups.h"
 #include "strata/checkpoint/convert/peft_names.h"
+#include "strata/checkpoint/convert/strata_export.h"
 #include "strata/checkpoint/convert/torch_export.h"
 #include "strata/checkpoint/convert/weight_reader.h"
 #include "strata/checkpoint/export.h"
@@ -174,63 +174,6 @@ void write_dcp(SavedState& state, const fs::path& out, const ConvertOptions& opt
   }
 }
 
-// One file, as a run of one rank writes it.
-void write_strata(SavedState& state, const fs::path& out, const ConvertOptions& options,
-                  WeightReader& reader) {
-  constexpr const char* kFile = "rank-00000.safetensors";
-  Manifest manifest;
-  manifest.world_size = 1;
-  manifest.step = state.facts().step.value_or(0);
-  manifest.num_updates = state.facts().num_updates.value_or(manifest.step);
-  std::vector<hf::TensorSpec> specs;
-  std::vector<size_t> wanted;
-  for (size_t i = 0; i < state.tensors().size(); ++i) {
-    const SavedTensor& tensor = state.tensors()[i];
-    if (!options.with_optimizer && !tensor.is_parameter()) continue;
-    wanted.push_back(i);
-    const auto numel = static_cast<int64_t>(tensor.size_bytes() / hf::size_of(tensor.dtype));
-    specs.push_back({manifest_key(tensor), reader.type_of(tensor), {numel}});
-  }
-  const fs::path folder = folder_of(out, manifest.step);
-  FileSystem& files = *options.files;
-  if (const int error = files.make_folder(folder)) {
-    throw IoError("{}: found {} when creating it, expected a writable folder; choose another",
-                  folder.string(), errno_text(error));
-  }
-  uint64_t all_bytes = 0;
-  for (const hf::TensorSpec& spec : specs) {
-    all_bytes += static_cast<uint64_t>(spec.shape[0]) * hf::size_of(spec.dtype);
-  }
-  const uint64_t block_bytes = BlockSizes().block_bytes(all_bytes);
-  hf::SafetensorsWriter writer(folder / kFile, specs, {{"format", "strata"}}, files);
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    const auto bytes = reader.read(wanted[i]);
-    const hf::TensorSpec& spec = specs[i];
-    writer.write(spec.name, bytes);
-    TensorRecord& record = manifest.tensors[spec.name];
-    record.shape = state.tensors()[wanted[i]].shape;
-    record.dtype = std::string(hf::name_of(spec.dtype));
-    if (spec.shape[0] == 0) continue;
-    record.pieces = {{kFile, spec.name, 0, spec.shape[0], checksum(bytes.data(), bytes.size())}};
-    if (bytes.size() <= block_bytes) continue;
-    BlockSums blocks(block_bytes);
-    blocks.update(bytes);
-    record.pieces[0].block_bytes = block_bytes;
-    record.pieces[0].block_checksums = blocks.take();
-  }
-  writer.finish();
-  SmallFiles small_files = options.small_files;
-  if (state.is_adapter() && !state.facts().adapter_config.is_null()) {
-    small_files[hf::kAdapterConfigFile] = adapter_config_text(state);
-  }
-  if (!state.facts().second_names.empty()) {
-    small_files[kSecondNames] = dump_python(state.facts().second_names);
-  }
-  write_small_files(folder, small_files, manifest, files);
-  write_file_atomically(folder / "manifest.json", manifest_text(manifest), files);
-  write_file_atomically(out / "latest", folder.filename().string() + "\n", files);
-}
-
 void write_target(SavedState& state, const fs::path& out, const ConvertOptions& options,
                   WeightReader& reader) {
   switch (options.target) {
@@ -241,7 +184,7 @@ void write_target(SavedState& state, const fs::path& out, const ConvertOptions& 
     case ConvertTarget::kDcp:
       return write_dcp(state, out, options, reader);
     case ConvertTarget::kStrata:
-      return write_strata(state, out, options, reader);
+      return write_strata_checkpoint(state, out, options, reader);
   }
 }
 
