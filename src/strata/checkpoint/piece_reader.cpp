@@ -17,8 +17,10 @@ namespace {
 // Small enough to be in the processor's cache when it is summed up.
 constexpr uint64_t kBlockBytes = uint64_t{1} << 20;
 
+}  // namespace
+
 // A range that is read ahead, by offsets that grow.
-class Cursor {
+class PieceReader::Cursor {
  public:
   Cursor(ReadAhead& blocks, uint64_t begin) : blocks_(blocks), at_(begin) {}
 
@@ -40,8 +42,6 @@ class Cursor {
   uint64_t at_;
   std::span<const std::byte> rest_;
 };
-
-}  // namespace
 
 // The bytes of one piece as they come by: summed up, and judged at the end.
 class PieceReader::Proof {
@@ -254,39 +254,46 @@ void PieceReader::stream(std::vector<Job>& jobs) {
   }
   // What is read only to be proved, another rank wants.
   ReadAhead& ahead = read_ahead(/*past_cache=*/wanted == 0 || 2 * wanted >= read);
-  for (size_t i = 0; i < jobs.size();) {
-    uint64_t end = jobs[i].range.begin + jobs[i].range.size;
-    size_t last = i + 1;
-    for (; last < jobs.size(); ++last) {
-      const Range& next = jobs[last].range;
-      if (next.file != jobs[i].range.file || next.begin < end ||
-          next.begin - end > options_.largest_gap) {
-        break;
-      }
-      end = next.begin + next.size;
-    }
-    ahead.start(folder_ / jobs[i].piece->file, jobs[i].range.begin, end);
-    bytes_read_ += end - jobs[i].range.begin;
-    Cursor cursor(ahead, jobs[i].range.begin);
-    for (; i < last; ++i) {
-      const Job& job = jobs[i];
-      Proof proof(job);
-      cursor.skip_to(job.range.begin);
-      for (uint64_t at = 0; at < job.range.size;) {
-        // In parts that the processor's cache holds from the sum to the copy.
-        const auto bytes = cursor.take(std::min(kBlockBytes / 4, job.range.size - at));
-        proof.see(bytes);
-        const uint64_t first = std::max(at, job.skip);
-        const uint64_t stop = std::min(at + bytes.size(), job.skip + job.out.size());
-        if (first < stop) {
-          std::memcpy(job.out.data() + (first - job.skip), bytes.data() + (first - at),
-                      stop - first);
-        }
-        at += bytes.size();
-      }
-      proof.finish(*this);
+  for (std::span<const Job> rest = jobs; !rest.empty();) {
+    const std::span<const Job> near = rest.first(count_neighbours(rest));
+    rest = rest.subspan(near.size());
+    const uint64_t begin = near.front().range.begin;
+    const uint64_t end = near.back().range.begin + near.back().range.size;
+    ahead.start(folder_ / near.front().piece->file, begin, end);
+    bytes_read_ += end - begin;
+    Cursor cursor(ahead, begin);
+    for (const Job& job : near) read_streamed(job, cursor);
+  }
+}
+
+size_t PieceReader::count_neighbours(std::span<const Job> jobs) const {
+  size_t count = 1;
+  for (; count < jobs.size(); ++count) {
+    const Range& before = jobs[count - 1].range;
+    const Range& next = jobs[count].range;
+    const uint64_t end = before.begin + before.size;
+    if (next.file != before.file || next.begin < end || next.begin - end > options_.largest_gap) {
+      break;
     }
   }
+  return count;
+}
+
+void PieceReader::read_streamed(const Job& job, Cursor& cursor) {
+  Proof proof(job);
+  cursor.skip_to(job.range.begin);
+  for (uint64_t at = 0; at < job.range.size;) {
+    // In parts that the processor's cache holds from the sum to the copy.
+    const auto bytes = cursor.take(std::min(kBlockBytes / 4, job.range.size - at));
+    proof.see(bytes);
+    const uint64_t first = std::max(at, job.skip);
+    const uint64_t stop = std::min(at + bytes.size(), job.skip + job.out.size());
+    if (first < stop) {
+      std::memcpy(job.out.data() + (first - job.skip), bytes.data() + (first - at), stop - first);
+    }
+    at += bytes.size();
+  }
+  proof.finish(*this);
 }
 
 ReadAhead& PieceReader::read_ahead(bool past_cache) {

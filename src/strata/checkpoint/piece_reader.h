@@ -85,6 +85,7 @@ class PieceReader {
     bool is_proved = false;  // before
   };
   class Proof;
+  class Cursor;
 
   OpenFile& open(const std::string& name);
   int descriptor_of(OpenFile& file);
@@ -98,6 +99,10 @@ class PieceReader {
   void read_plainly(const Job& job);
   // In the order of the files, ahead of use.
   void stream(std::vector<Job>& jobs);
+  // How many of the first ones, in the order of the files, lie so near to each other that what is
+  // between them is read, too.
+  size_t count_neighbours(std::span<const Job> jobs) const;
+  void read_streamed(const Job& job, Cursor& cursor);
   void fetch(const Range& range, uint64_t begin, std::span<std::byte> out);
   ReadAhead& read_ahead(bool past_cache);
 
