@@ -42,60 +42,72 @@ std::string describe_ints(int64_t num_kept, int num_decoded) {
                         num_decoded));
 }
 
-void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
-  int64_t num_quantized = 0, num_packed = 0, num_in_fp8 = 0, num_in_ints = 0;
-  const nn::Parameter* quantized = nullptr;
-  std::set<at::ScalarType> plain;
-  for (const nn::Parameter* parameter : trainee.model->parameters()) {
+// How many weights of a model rest in codes, by the kind of codes.
+struct WeightForms {
+  int64_t num_quantized = 0, num_in_mxfp4 = 0, num_in_fp8 = 0, num_in_ints = 0;
+  const nn::Parameter* quantized = nullptr;  // one of these; null: there are none
+  std::set<at::ScalarType> plain;            // types of the others
+};
+
+WeightForms forms_of(models::Model& model) {
+  WeightForms forms;
+  for (const nn::Parameter* parameter : model.parameters()) {
     if (!parameter->quantization()) {
-      plain.insert(parameter->storage_type());
+      forms.plain.insert(parameter->storage_type());
       continue;
     }
-    if (parameter->quantization()->format.kind == ops::quant::Kind::kFp8) {
-      ++num_in_fp8;
-      continue;
+    const ops::quant::Format& format = parameter->quantization()->format;
+    if (format.kind == ops::quant::Kind::kFp8) {
+      ++forms.num_in_fp8;
+    } else if (format.kind == ops::quant::Kind::kInts) {
+      ++forms.num_in_ints;
+    } else if (format == ops::quant::kMxfp4Format) {
+      ++forms.num_in_mxfp4;
+    } else {
+      forms.quantized = parameter;
+      ++forms.num_quantized;
     }
-    if (parameter->quantization()->format.kind == ops::quant::Kind::kInts) {
-      ++num_in_ints;
-      continue;
-    }
-    if (parameter->quantization()->format == ops::quant::kMxfp4Format) {
-      ++num_packed;
-      continue;
-    }
-    quantized = parameter;
-    ++num_quantized;
   }
+  return forms;
+}
+
+std::string describe_quantized(const config::RunConfig& config, const Trainee& trainee,
+                               const WeightForms& forms) {
+  const bool has_16_bits = forms.plain.contains(at::kBFloat16) || forms.plain.contains(at::kHalf);
+  return fmt::format(
+      "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "
+      "and output layer rest in {} and are computed in {}, the first layer's input requires a "
+      "gradient, activations are {}",
+      forms.num_quantized, ops::quant::describe(forms.quantized->quantization()->format),
+      models::scale_bytes(*trainee.model), has_16_bits ? "the file's type" : "fp32",
+      name_of_compute(trainee.compute_type),
+      config.shard.gradient_checkpointing ? "checkpointed" : "kept");
+}
+
+void describe_weights(const config::RunConfig& config, const Trainee& trainee, Trainer& trainer) {
+  const WeightForms forms = forms_of(*trainee.model);
   const int64_t bytes = models::memory_footprint_bytes(*trainee.model) +
                         (trainee.adapter ? adapters::buffer_bytes(*trainee.adapter) : 0);
   trainer.say(fmt::format("memory footprint: {} bytes ({:.2f} MB)", bytes,
                           static_cast<double>(bytes) / 1e6));
-  if (num_packed > 0) {
+  if (forms.num_in_mxfp4 > 0) {
     trainer.say(fmt::format(
         "experts in MXFP4: {} weights, frozen, an expert's matrix decoded for each product "
         "(mxfp4_dequantize decodes them while they are read)",
-        num_packed));
+        forms.num_in_mxfp4));
   }
-  if (!config.model.model_name_or_path.empty() && hf::announces_fp8(trainee.model_config)) {
-    trainer.say(num_in_fp8 == 0
+  const bool has_files = !config.model.model_name_or_path.empty();
+  if (has_files && hf::announces_fp8(trainee.model_config)) {
+    trainer.say(forms.num_in_fp8 == 0
                     ? "base in fp8: decoded as it is read, weights are plain from there on"
                     : fmt::format("base in fp8: {} matrices stay so, frozen, each decoded for its "
                                   "product (fp8_dequantize decodes them while they are read)",
-                                  num_in_fp8));
+                                  forms.num_in_fp8));
   }
-  if (!config.model.model_name_or_path.empty() && hf::announces_ints(trainee.model_config)) {
-    trainer.say(describe_ints(num_in_ints, trainee.num_decoded_ints));
+  if (has_files && hf::announces_ints(trainee.model_config)) {
+    trainer.say(describe_ints(forms.num_in_ints, trainee.num_decoded_ints));
   }
-  if (quantized == nullptr) return;
-  trainer.say(fmt::format(
-      "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "
-      "and output layer rest in {} and are computed in {}, the first layer's input requires a "
-      "gradient, activations are {}",
-      num_quantized, ops::quant::describe(quantized->quantization()->format),
-      models::scale_bytes(*trainee.model),
-      plain.contains(at::kBFloat16) || plain.contains(at::kHalf) ? "the file's type" : "fp32",
-      name_of_compute(trainee.compute_type),
-      config.shard.gradient_checkpointing ? "checkpointed" : "kept"));
+  if (forms.quantized != nullptr) trainer.say(describe_quantized(config, trainee, forms));
 }
 
 // What the public script for such models prints after its last epoch.
