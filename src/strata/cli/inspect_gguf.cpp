@@ -64,10 +64,12 @@ std::string cut(std::string text) {
 // On one line.
 std::string text_of(const hf::GgufValue& value) {
   const Json json = json_of(value);
-  if (!json.is_object()) return cut(dump_python(json, /*indent=*/-1, false, false));
+  if (!json.is_object())
+    return cut(dump_python(json, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false));
   const auto count = json["count"].get<size_t>();
-  return fmt::format("{}: {}", counted(count, "element"),
-                     cut(dump_python(json["first"], /*indent=*/-1, false, false)));
+  return fmt::format(
+      "{}: {}", counted(count, "element"),
+      cut(dump_python(json["first"], /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false)));
 }
 
 // Of an adapter, which is no model.
@@ -95,7 +97,7 @@ void print_json(const hf::GgufFile& file, const std::filesystem::path& path) {
                   {"format", fmt::format("GGUF version {}", file.version())},
                   {"keys", keys},
                   {"tensors", tensors}};
-  fmt::print("{}\n", dump_python(json, 2, /*sort_keys=*/false));
+  fmt::print("{}\n", dump_python(json, /*indent=*/2, /*sort_keys=*/false));
 }
 
 }  // namespace

@@ -120,13 +120,15 @@ std::string settings_lines(const Settings& settings, bool only_given) {
 }  // namespace
 
 std::string show_settings(const Settings& settings) {
-  std::string out = settings_lines(settings, false);
+  std::string out = settings_lines(settings, /*only_given=*/false);
   if (!settings.autos.empty()) out += "\n";
   for (const std::string& line : settings.autos) out += "# " + line + "\n";
   return out;
 }
 
-std::string given_settings(const Settings& settings) { return settings_lines(settings, true); }
+std::string given_settings(const Settings& settings) {
+  return settings_lines(settings, /*only_given=*/true);
+}
 
 std::string shared_settings(const Settings& settings) {
   std::string out;

@@ -81,9 +81,10 @@ class AdapterField {
     if (!value_.is_object()) fail("an object of numbers");
     for (const auto& [expression, number] : value_.items()) {
       if (std::is_integral_v<T> ? !number.is_number_integer() : !number.is_number()) {
-        throw FormatError("{}: {}: found {} for \"{}\", expected a {}; correct the file", subject_,
-                          key_, dump_python(number, -1, false, false), expression,
-                          std::is_integral_v<T> ? "whole number" : "number");
+        throw FormatError(
+            "{}: {}: found {} for \"{}\", expected a {}; correct the file", subject_, key_,
+            dump_python(number, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false),
+            expression, std::is_integral_v<T> ? "whole number" : "number");
       }
       result.emplace_back(expression, number.template get<T>());
     }
@@ -93,7 +94,9 @@ class AdapterField {
   const std::string& subject() const { return subject_; }
 
  private:
-  std::string text() const { return dump_python(value_, -1, false, false); }
+  std::string text() const {
+    return dump_python(value_, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false);
+  }
 
   const Json& value_;
   std::string_view key_;

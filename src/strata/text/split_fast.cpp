@@ -142,7 +142,7 @@ size_t match_spaces(const Scanner& s, size_t at) {
 }
 
 size_t match_gpt2(const Scanner& s, size_t at) {
-  if (const size_t end = s.contraction(at, false); end > at) return end;
+  if (const size_t end = s.contraction(at, /*ignores_case=*/false); end > at) return end;
   const size_t word = s.byte(at) == ' ' ? at + 1 : at;
   const Kind kind = s.kind(word);
   if (kind == Kind::kSpace || kind == Kind::kEnd) return s.spaces(at);
@@ -150,7 +150,7 @@ size_t match_gpt2(const Scanner& s, size_t at) {
 }
 
 size_t match_llama3(const Scanner& s, size_t at, size_t max_digits) {
-  if (const size_t end = s.contraction(at, true); end > at) return end;
+  if (const size_t end = s.contraction(at, /*ignores_case=*/true); end > at) return end;
   const Kind kind = s.kind(at);
   if (kind == Kind::kLetter) return s.run(at, kind);
   if (kind == Kind::kNumber) return s.run(at, kind, max_digits);
@@ -235,7 +235,7 @@ size_t match_word(const Scanner& s, size_t at) {
 
 size_t match_cased(const Scanner& s, size_t at, size_t max_digits, bool has_contractions) {
   if (const size_t end = match_word(s, at); end > at) {
-    return has_contractions ? s.contraction(end, true) : end;
+    return has_contractions ? s.contraction(end, /*ignores_case=*/true) : end;
   }
   if (s.kind(at) == Kind::kNumber) return s.run(at, Kind::kNumber, max_digits);
   const size_t symbols = s.byte(at) == ' ' ? at + 1 : at;

@@ -27,7 +27,9 @@ struct Subject {
   }
 };
 
-std::string text_of(const Json& value) { return dump_python(value, -1, false, false); }
+std::string text_of(const Json& value) {
+  return dump_python(value, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false);
+}
 
 uint64_t header_bytes(std::span<const std::byte> file, const Subject& subject) {
   if (file.size() < kLengthBytes) {

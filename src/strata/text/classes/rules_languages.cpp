@@ -67,7 +67,7 @@ void nllb(ClassBuilder& b) {
 void seamless_m4t(ClassBuilder& b) {
   b.use_bpe({.unk = b.text("unk_token", "<unk>"), .fuse_unk = true});
   b.use_parts(normalizers({replaced_regex(R"([\n\r\t])", " "), component("NFKC"),
-                           stripped(false, true), replaced_regex(" +▁", "▁"),
+                           stripped(/*left=*/false, /*right=*/true), replaced_regex(" +▁", "▁"),
                            replaced_regex("^▁+$", ""), replaced_regex(" {2,}", "▁")}),
               metaspace("first"), metaspace("first"));
   b.rules.default_specials = fairseq_specials();

@@ -22,7 +22,8 @@ Json double_quotes() { return replaced("''", "\""); }
 
 // Blanks, normal form and end of line, as Barthez and DeBERTa-v2 treat them.
 std::vector<Json> blank_steps() {
-  return {replaced_regex(R"(\s{2,}|[\n\r\t])", " "), component("NFC"), stripped(false, true)};
+  return {replaced_regex(R"(\s{2,}|[\n\r\t])", " "), component("NFC"),
+          stripped(/*left=*/false, /*right=*/true)};
 }
 
 // The decoder of Llama and Gemma.
@@ -217,7 +218,8 @@ void barthez(ClassBuilder& b) {
 
 void big_bird(ClassBuilder& b) {
   use_texts(b, b.piece_index(b.text("unk_token", "<unk>"), /*without_score=*/true, 100),
-            normalizers({stripped(false, false), replaced_regex(" {2,}", "▁")}), b.scheme());
+            normalizers({stripped(/*left=*/false, /*right=*/false), replaced_regex(" {2,}", "▁")}),
+            b.scheme());
   b.rules.default_specials = {{"unk_token", "<unk>"},
                               {"bos_token", "<s>"},
                               {"eos_token", "</s>"},
@@ -229,7 +231,9 @@ void big_bird(ClassBuilder& b) {
 }
 
 void layoutxlm(ClassBuilder& b) {
-  use_texts(b, 3, normalizers({stripped(false, true), replaced_regex(" {2,}", "▁")}), b.scheme());
+  use_texts(b, 3,
+            normalizers({stripped(/*left=*/false, /*right=*/true), replaced_regex(" {2,}", "▁")}),
+            b.scheme());
   b.rules.default_specials = fairseq_specials();
   b.rules.post_processor = doubled_ends("cls_token", "sep_token");
 }

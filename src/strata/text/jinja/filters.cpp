@@ -126,7 +126,8 @@ Value attr_filter(Arguments& a) {
 Value attribute_of(const Value& item, const Value& attribute, Budget& budget) {
   if (!attribute.is_string()) return get_item(item, attribute);
   Value current = item;
-  for (const std::string& part : split_text(attribute.text(), ".", -1, false)) {
+  for (const std::string& part :
+       split_text(attribute.text(), ".", /*limit=*/-1, /*from_right=*/false)) {
     budget.spend();
     const bool is_index = !part.empty() && part.size() < 10 &&
                           part.find_first_not_of("0123456789") == std::string::npos;
@@ -143,10 +144,14 @@ const FilterTable& choosing_filters() {
       {"default", default_filter},
       {"items", items_filter},
       {"map", map_filter},
-      {"reject", [](Arguments& a) { return select_filter(a, false, false); }},
-      {"rejectattr", [](Arguments& a) { return select_filter(a, true, false); }},
-      {"select", [](Arguments& a) { return select_filter(a, false, true); }},
-      {"selectattr", [](Arguments& a) { return select_filter(a, true, true); }},
+      {"reject",
+       [](Arguments& a) { return select_filter(a, /*has_attribute=*/false, /*wanted=*/false); }},
+      {"rejectattr",
+       [](Arguments& a) { return select_filter(a, /*has_attribute=*/true, /*wanted=*/false); }},
+      {"select",
+       [](Arguments& a) { return select_filter(a, /*has_attribute=*/false, /*wanted=*/true); }},
+      {"selectattr",
+       [](Arguments& a) { return select_filter(a, /*has_attribute=*/true, /*wanted=*/true); }},
       {"tojson", tojson_filter},
   };
   return table;

@@ -23,7 +23,8 @@ Items sorted(Items items, const Value& attribute, bool case_sensitive, bool reve
   Items attributes = {attribute};
   if (attribute.is_string() && attribute.text().find(',') != std::string::npos) {
     attributes.clear();
-    for (std::string& name : split_text(attribute.text(), ",", -1, false)) {
+    for (std::string& name :
+         split_text(attribute.text(), ",", /*limit=*/-1, /*from_right=*/false)) {
       attributes.emplace_back(std::move(name));
     }
   }

@@ -41,7 +41,7 @@ Value indent_filter(Arguments& a) {
   const std::string text = subject_text(a);
   std::string out = first ? unit : "";
   // Jinja splits text + "\n" into lines, so that a final newline survives.
-  const std::vector<std::string> lines = split_lines(text + "\n", false);
+  const std::vector<std::string> lines = split_lines(text + "\n", /*keep_ends=*/false);
   for (size_t i = 0; i < lines.size(); ++i) {
     if (i > 0) out += (blank || !lines[i].empty()) ? "\n" + unit : "\n";
     out += lines[i];

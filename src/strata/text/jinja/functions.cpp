@@ -115,8 +115,9 @@ std::vector<std::pair<std::string, Value>> global_functions() {
   return {
       {"raise_exception", function("raise_exception", raise_exception)},
       {"range", function("range", make_range)},
-      {"dict", function("dict", [](Arguments& a) { return make_dict(a, false); })},
-      {"namespace", function("namespace", [](Arguments& a) { return make_dict(a, true); })},
+      {"dict", function("dict", [](Arguments& a) { return make_dict(a, /*is_namespace=*/false); })},
+      {"namespace",
+       function("namespace", [](Arguments& a) { return make_dict(a, /*is_namespace=*/true); })},
       {"strftime_now", function("strftime_now", strftime_now)},
       {"cycler", function("cycler", make_cycler)},
       {"joiner", function("joiner", make_joiner)},

@@ -147,7 +147,7 @@ void Lexer::skip_comment() {
   size_t stop = end;
   if (stop > at_ && (source_[stop - 1] == '-' || source_[stop - 1] == '+')) --stop;
   advance(stop - at_);
-  finish_tag("#}", true);
+  finish_tag("#}", /*trims_newline=*/true);
 }
 
 bool Lexer::lex_raw() {
@@ -163,7 +163,7 @@ bool Lexer::lex_raw() {
   advance(3);
   skip_spaces();
   if (!starts("%}") && !starts("-%}")) return reset();
-  finish_tag("%}", false);
+  finish_tag("%}", /*trims_newline=*/false);
   for (size_t tag = source_.find("{%", at_); tag != std::string::npos;
        tag = source_.find("{%", tag + 2)) {
     size_t word = tag + 2;
@@ -173,10 +173,10 @@ bool Lexer::lex_raw() {
     if (source_.compare(word, 6, "endraw") != 0) continue;
     word += 6;
     while (word < source_.size() && is_space(static_cast<uint8_t>(source_[word]))) ++word;
-    add_data(tag, sign, false);
+    add_data(tag, sign, /*is_print=*/false);
     advance(word - at_);
     if (!at_tag_end("%}")) fail("missing end of endraw tag");
-    finish_tag("%}", true);
+    finish_tag("%}", /*trims_newline=*/true);
     return true;
   }
   fail("missing end of raw block");

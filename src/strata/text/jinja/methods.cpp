@@ -28,9 +28,9 @@ const MethodTable& dict_methods() {
          const Value* found = self_dict(a).find(a.require(1, "key"));
          return found != nullptr ? *found : a.get(2, "default", Value());
        }},
-      {"items", [](Arguments& a) { return dict_part(a, true, true); }},
-      {"keys", [](Arguments& a) { return dict_part(a, true, false); }},
-      {"values", [](Arguments& a) { return dict_part(a, false, true); }},
+      {"items", [](Arguments& a) { return dict_part(a, /*keys=*/true, /*values=*/true); }},
+      {"keys", [](Arguments& a) { return dict_part(a, /*keys=*/true, /*values=*/false); }},
+      {"values", [](Arguments& a) { return dict_part(a, /*keys=*/false, /*values=*/true); }},
       {"copy", [](Arguments& a) { return Value(std::make_shared<Dict>(self_dict(a))); }},
   };
   return table;

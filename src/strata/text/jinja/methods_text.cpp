@@ -96,7 +96,7 @@ Value count_method(Arguments& a) {
   const std::optional<Part> part = part_of(a);
   if (!part) return 0;
   if (sub.empty()) return count_chars(part->text) + 1;
-  return split_text(part->text, sub, -1, false).size() - 1;
+  return split_text(part->text, sub, /*limit=*/-1, /*from_right=*/false).size() - 1;
 }
 
 Value partition_method(Arguments& a, bool from_right) {
@@ -226,15 +226,15 @@ Value isidentifier_method(Arguments& a) {
 
 const MethodTable& text_methods() {
   static const MethodTable table = {
-      {"split", [](Arguments& a) { return split_method(a, false); }},
-      {"rsplit", [](Arguments& a) { return split_method(a, true); }},
+      {"split", [](Arguments& a) { return split_method(a, /*from_right=*/false); }},
+      {"rsplit", [](Arguments& a) { return split_method(a, /*from_right=*/true); }},
       {"splitlines",
        [](Arguments& a) {
          return texts(split_lines(self_text(a), a.get_bool(1, "keepends", false)));
        }},
-      {"strip", [](Arguments& a) { return strip_method(a, true, true); }},
-      {"lstrip", [](Arguments& a) { return strip_method(a, true, false); }},
-      {"rstrip", [](Arguments& a) { return strip_method(a, false, true); }},
+      {"strip", [](Arguments& a) { return strip_method(a, /*left=*/true, /*right=*/true); }},
+      {"lstrip", [](Arguments& a) { return strip_method(a, /*left=*/true, /*right=*/false); }},
+      {"rstrip", [](Arguments& a) { return strip_method(a, /*left=*/false, /*right=*/true); }},
       {"startswith",
        [](Arguments& a) {
          return affix_method(a, [](const auto& t, const auto& p) { return t.starts_with(p); });
@@ -260,17 +260,21 @@ const MethodTable& text_methods() {
       {"lower", [](Arguments& a) -> Value { return lower_text(self_text(a)); }},
       {"title", [](Arguments& a) -> Value { return title_text(self_text(a)); }},
       {"capitalize", [](Arguments& a) -> Value { return capitalize_text(self_text(a)); }},
-      {"find", [](Arguments& a) { return find_text(a, false, false); }},
-      {"rfind", [](Arguments& a) { return find_text(a, true, false); }},
-      {"index", [](Arguments& a) { return find_text(a, false, true); }},
-      {"rindex", [](Arguments& a) { return find_text(a, true, true); }},
+      {"find",
+       [](Arguments& a) { return find_text(a, /*from_right=*/false, /*must_exist=*/false); }},
+      {"rfind",
+       [](Arguments& a) { return find_text(a, /*from_right=*/true, /*must_exist=*/false); }},
+      {"index",
+       [](Arguments& a) { return find_text(a, /*from_right=*/false, /*must_exist=*/true); }},
+      {"rindex",
+       [](Arguments& a) { return find_text(a, /*from_right=*/true, /*must_exist=*/true); }},
       {"count", count_method},
       {"join", join_method},
-      {"partition", [](Arguments& a) { return partition_method(a, false); }},
-      {"rpartition", [](Arguments& a) { return partition_method(a, true); }},
-      {"center", [](Arguments& a) { return pad_method(a, true, true); }},
-      {"ljust", [](Arguments& a) { return pad_method(a, false, true); }},
-      {"rjust", [](Arguments& a) { return pad_method(a, true, false); }},
+      {"partition", [](Arguments& a) { return partition_method(a, /*from_right=*/false); }},
+      {"rpartition", [](Arguments& a) { return partition_method(a, /*from_right=*/true); }},
+      {"center", [](Arguments& a) { return pad_method(a, /*left=*/true, /*right=*/true); }},
+      {"ljust", [](Arguments& a) { return pad_method(a, /*left=*/false, /*right=*/true); }},
+      {"rjust", [](Arguments& a) { return pad_method(a, /*left=*/true, /*right=*/false); }},
       {"casefold", [](Arguments& a) -> Value { return fold_case(self_text(a)); }},
       {"swapcase", [](Arguments& a) -> Value { return swapcase_text(self_text(a)); }},
       {"zfill", zfill_method},

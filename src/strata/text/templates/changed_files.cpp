@@ -77,7 +77,8 @@ std::string with_added_tokens(const std::string& text, const Tokenizer& tokenize
   for (const auto& [token, id] : tokenizer.tokens_since_load()) {
     Json entry = {{"id", id}};
     entry.update(flags_of(token));
-    entries += (entries.empty() ? "" : ", ") + dump_python(entry, -1, false, false);
+    entries += (entries.empty() ? "" : ", ") +
+               dump_python(entry, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false);
   }
   const auto list = JsonText(text).find("added_tokens");
   if (!list) {
@@ -175,13 +176,17 @@ std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
   Json after = before;
   change_settings(after, tokenizer, !chat_template.empty());
   declare_class(files, model_config, after);
-  if (after != before) changed[kSettings] = dump_python(after, 2, true, false) + "\n";
+  if (after != before)
+    changed[kSettings] =
+        dump_python(after, /*indent=*/2, /*sort_keys=*/true, /*ensure_ascii=*/false) + "\n";
   if (files.contains("special_tokens_map.json") &&
       tokenizer.specials() != tokenizer.specials_at_load()) {
     const Json old = read_json_file(files["special_tokens_map.json"]);
     Json map = old;
     name_tokens(map, tokenizer.specials());
-    if (map != old) changed["special_tokens_map.json"] = dump_python(map, 2, false, false) + "\n";
+    if (map != old)
+      changed["special_tokens_map.json"] =
+          dump_python(map, /*indent=*/2, /*sort_keys=*/false, /*ensure_ascii=*/false) + "\n";
   }
 
   const auto& added = tokenizer.tokens_since_load();
@@ -193,7 +198,8 @@ std::map<std::string, std::string> changed_files(const Tokenizer& tokenizer,
     constexpr const char* kLegacy = "added_tokens.json";
     Json ids = files.contains(kLegacy) ? read_json_file(files[kLegacy]) : Json::object();
     for (const auto& [token, id] : added) ids[token.content] = id;
-    changed[kLegacy] = dump_python(ids, 2, false, false) + "\n";
+    changed[kLegacy] =
+        dump_python(ids, /*indent=*/2, /*sort_keys=*/false, /*ensure_ascii=*/false) + "\n";
   }
   return changed;
 }

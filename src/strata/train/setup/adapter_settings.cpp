@@ -35,9 +35,10 @@ std::vector<std::pair<std::string, T>> patterns_of(const std::string& text, cons
   constexpr bool kIsWhole = std::is_integral_v<T>;
   for (const auto& [expression, number] : json.items()) {
     if (kIsWhole ? !number.is_number_integer() : !number.is_number()) {
-      throw ConfigError("{}: found {} for \"{}\", expected a {} such as 16; correct it", setting,
-                        dump_python(number, -1, false, false), expression,
-                        kIsWhole ? "whole number" : "number");
+      throw ConfigError(
+          "{}: found {} for \"{}\", expected a {} such as 16; correct it", setting,
+          dump_python(number, /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false),
+          expression, kIsWhole ? "whole number" : "number");
     }
     patterns.emplace_back(expression, number.template get<T>());
   }
