@@ -94,6 +94,32 @@ void count_roles_in(const Json& messages, std::map<std::string, int64_t>& roles)
   }
 }
 
+// Roles of messages that nobody knows, a line each.
+std::vector<std::string> odd_roles(const std::map<std::string, int64_t>& roles,
+                                   const std::string& template_source) {
+  std::vector<std::string> lines;
+  static const std::set<std::string> kRoles = {
+      "system", "user", "assistant", "tool",    "function", "developer", "ipython",
+      "human",  "gpt",  "bot",       "chatgpt", "model",    "prompter"};
+  for (const auto& [role, count] : roles) {
+    if (kRoles.contains(role) || template_source.find("'" + role + "'") != std::string::npos ||
+        template_source.find('"' + role + '"') != std::string::npos) {
+      continue;
+    }
+    if (role == kOtherNames) {
+      lines.push_back(fmt::format("{} messages have further roles", count));
+      continue;
+    }
+    std::string low = role;
+    std::ranges::transform(low, low.begin(), [](unsigned char c) { return std::tolower(c); });
+    lines.push_back(
+        fmt::format("{} the role \"{}\", which neither the template nor any common one names{}",
+                    count == 1 ? "1 message has" : fmt::format("{} messages have", count), role,
+                    kRoles.contains(low) ? "; did you mean \"" + low + "\"?" : ""));
+  }
+  return lines;
+}
+
 }  // namespace
 
 Inspection inspect(const TokenStore& store, const text::Tokenizer& tokenizer, RowsOf kind) {
@@ -195,25 +221,7 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
     if (count > 0) lines.push_back(fmt::format("{} of {} rows {}", count, inspection.rows, what));
   };
   of_rows(inspection.duplicate_rows, "are the same as an earlier one");
-  static const std::set<std::string> kRoles = {
-      "system", "user", "assistant", "tool",    "function", "developer", "ipython",
-      "human",  "gpt",  "bot",       "chatgpt", "model",    "prompter"};
-  for (const auto& [role, count] : roles) {
-    if (kRoles.contains(role) || template_source.find("'" + role + "'") != std::string::npos ||
-        template_source.find('"' + role + '"') != std::string::npos) {
-      continue;
-    }
-    if (role == kOtherNames) {
-      lines.push_back(fmt::format("{} messages have further roles", count));
-      continue;
-    }
-    std::string low = role;
-    std::ranges::transform(low, low.begin(), [](unsigned char c) { return std::tolower(c); });
-    lines.push_back(
-        fmt::format("{} the role \"{}\", which neither the template nor any common one names{}",
-                    count == 1 ? "1 message has" : fmt::format("{} messages have", count), role,
-                    kRoles.contains(low) ? "; did you mean \"" + low + "\"?" : ""));
-  }
+  for (std::string& line : odd_roles(roles, template_source)) lines.push_back(std::move(line));
   return lines;
 }
 

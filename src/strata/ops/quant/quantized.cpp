@@ -258,6 +258,42 @@ at::Tensor dequantize(const QuantizedMatrix& matrix, at::ScalarType type) {
   return dense.to(type);
 }
 
+namespace {
+
+// By libtorch, of the weight as a whole.
+void multiply_decoded(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
+                      float beta, at::ScalarType compute) {
+  const at::Tensor dense = dequantize(b, compute);
+  if (a.scalar_type() == compute) return ops::matmul_into(c, a, dense, {.b = transposed}, beta);
+  const at::Tensor product = ops::matmul(a.to(compute), dense, {.b = transposed});
+  beta == 0 ? c.copy_(product) : c.add_(product);
+}
+
+// In fp32, decoded panel by panel, or for MKL block by block.
+void multiply_panels(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
+                     float beta) {
+  const at::Tensor scales = resolved_scales({b});
+  const bool are_few = c.size(0) <= ops::cpu::kRowsOfOneBlock;
+  if (!are_few && ops::cpu_products() == ops::CpuProducts::kMkl && a.scalar_type() == at::kFloat &&
+      c.scalar_type() == at::kFloat) {
+    return multiply_decoded_blocks(c, a, b, scales, transposed, beta);
+  }
+  if (c.is_meta()) return;
+  const cpu::MatrixCodes codes = codes_of(b, scales);
+  ops::cpu::matmul({.rows = c.size(0),
+                    .columns = c.size(1),
+                    .inner = transposed ? b.columns : b.rows,
+                    .type = element_of("matmul", "a", a),
+                    .a = {a.const_data_ptr(), a.stride(0), false},
+                    .b = {nullptr, b.columns, transposed},
+                    .c_type = element_of("matmul", "c", c),
+                    .c = {c.mutable_data_ptr(), c.stride(0)},
+                    .add = beta != 0,
+                    .b_codes = &codes});
+}
+
+}  // namespace
+
 void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bool transposed,
                  float beta, at::ScalarType compute) {
   check(b);
@@ -282,32 +318,11 @@ void matmul_into(at::Tensor c, const at::Tensor& a, const QuantizedMatrix& b, bo
   // Few rows or columns: packing panels costs more than it saves; the products are libtorch's.
   constexpr int64_t kFewRows = 16, kFewColumns = 32;
   if (rounds || c.size(0) < kFewRows || c.size(1) < kFewColumns) {
-    const at::Tensor dense = dequantize(b, compute);
-    if (a.scalar_type() == compute) return ops::matmul_into(c, a, dense, {.b = transposed}, beta);
-    const at::Tensor product = ops::matmul(a.to(compute), dense, {.b = transposed});
-    beta == 0 ? c.copy_(product) : c.add_(product);
-    return;
+    return multiply_decoded(c, a, b, transposed, beta, compute);
   }
   check_last_dim_contiguous("matmul", "a", a);
   check_last_dim_contiguous("matmul", "c", c);
-  const at::Tensor scales = resolved_scales({b});
-  const bool are_few = c.size(0) <= ops::cpu::kRowsOfOneBlock;
-  if (!are_few && ops::cpu_products() == ops::CpuProducts::kMkl && a.scalar_type() == at::kFloat &&
-      c.scalar_type() == at::kFloat) {
-    return multiply_decoded_blocks(c, a, b, scales, transposed, beta);
-  }
-  if (c.is_meta()) return;
-  const cpu::MatrixCodes codes = codes_of(b, scales);
-  ops::cpu::matmul({.rows = c.size(0),
-                    .columns = c.size(1),
-                    .inner = inner,
-                    .type = element_of("matmul", "a", a),
-                    .a = {a.const_data_ptr(), a.stride(0), false},
-                    .b = {nullptr, b.columns, transposed},
-                    .c_type = element_of("matmul", "c", c),
-                    .c = {c.mutable_data_ptr(), c.stride(0)},
-                    .add = beta != 0,
-                    .b_codes = &codes});
+  multiply_panels(c, a, b, transposed, beta);
 }
 
 bool multiply_few_rows_into(at::Tensor y, const at::Tensor& x, const QuantizedMatrix& w, float beta,
