@@ -1,12 +1,11 @@
 // Products of large matrices, for linear layers and their gradients.
 // Owns: the choice of the fastest product for device, type and shape. Never: parameters.
 //
-// On the CPU the product is our own: in fp32 the BLAS inside libtorch runs at half speed on
-// processors that its maker did not build; in bf16 its oneDNN keeps half a megabyte for every shape
-// of product that it ever saw, and micro-batches have many. Where the processor does not multiply
-// bf16 itself it is converted block by block and multiplied in fp32. One row of bf16 by a weight (a
-// decoder's token) is summed straight from the weight. Other devices and very narrow products:
-// ATen. Our own product does not depend on the number of threads.
+// On the CPU the product is our own (docs/design/cpu-products.md), but for fp32 on processors of
+// MKL's maker, and for few rows or columns of fp32. bf16 is converted block by block and multiplied
+// in fp32 where the processor does not multiply it itself. One row of bf16 by a weight (a decoder's
+// token) is summed straight from the weight. Other devices: ATen. Our own product does not depend
+// on the number of threads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
