@@ -50,7 +50,7 @@ class Trainer {
   // then the state is saved. Returns the mean loss over all steps of this run.
   double run();
   bool is_stopped() const { return is_stopped_; }
-  // Whether SIGTERM asks this rank to, also behind the last step.
+  // Whether SIGTERM asks this rank to, also after the last step.
   bool is_told_to_end() const { return signals_ && signals_->is_told_to_end(); }
   // Whether an update has changed weights, in this run or in those that it goes on from.
   bool has_learned() const { return has_learned_; }
@@ -108,22 +108,60 @@ class Trainer {
 
   void set_phase(std::string_view phase);
   bool is_main() const { return world_.rank() == 0; }
-  void resume(const std::function<void(const std::string&)>& note);
-  void go_on_with_schedule(const Json& progress,
-                           const std::function<void(const std::string&)>& note);
-  // Rank 0.
-  void open_events();
-  void open_progress(const Output& output);
+  StopRequest stop_request() const;
+
+  // The loop (trainer.cpp).
+  void open_events();                        // rank 0
+  void open_progress(const Output& output);  // rank 0
   // No step follows: all were taken, or evaluations get no better.
   bool is_done() const { return step_ >= plan_.max_steps || early_stopping_.is_due(); }
   // False: a rank was asked to stop.
   bool train_steps();
-  StepCounts count_step(const std::vector<data::MicroBatch>& batches);
   // Nothing when a rank was asked to stop: then no rank computed.
   std::optional<StepOutcome> train_step();
   std::vector<data::MicroBatch> micro_batches(const StepPlan::Window& window) const;
-  void account(const StepOutcome& outcome);
-  void log_step(const StepOutcome& outcome);
+  StepCounts count_step(const std::vector<data::MicroBatch>& batches);
+  double learning_rate() const;
+  // Sums of the batch over all ranks, and its mean loss.
+  void sum_losses(StepOutcome& outcome);
+  // Applies the step's gradients, or skips them on every rank alike: when fp16 overflowed, or when
+  // the batch is bad and on_nan says rollback. Throws for a bad batch otherwise.
+  void update(StepOutcome& outcome);
+  // Lets the recipe look at the step. False: it was broken off.
+  bool show_step();
+  // Evaluates and saves where that is due after the step. False: the evaluation was broken off.
+  bool end_step();
+  // As in the reference, a run that ends early ends its epoch: what is due then is done.
+  void end_epoch_early(const StepOutcome& outcome);
+  // A trace that cannot be written is a warning.
+  void finish_profile(StepProfile& profile);
+
+  // Saving (trainer.cpp).
+  // The state as it is now.
+  RunMoment moment() const;
+  // Leaves its seconds out of the speed of training.
+  void save(void (RunSaver::*how)(const RunMoment&) = &RunSaver::save);
+  // At the end: a request that no step was left for. Collective.
+  void answer_late_request();
+  // Saves what a later run needs to go on.
+  void stop();
+
+  // Batches that must not be learnt from (trainer_bad_batches.cpp).
+  void leave_out(StepOutcome& outcome, const std::string& why);
+  // Rank 0's words for the examples of the step that runs; all of them, or those of the micro-steps
+  // whose loss is not finite.
+  std::string examples_of(const StepOutcome& outcome) const;
+  // Of weights that are not finite, words to follow others; empty: they are. Collective.
+  struct WeightsFault {
+    std::string text;
+    bool is_of_base = false;  // they were so before this run learnt anything
+  };
+  WeightsFault fault_of_weights();
+  // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
+  // that was saved before them. Throws when there is none. Collective.
+  void roll_back(const std::string& found);
+
+  // Evaluation (trainer_evaluating.cpp).
   // kBest: better than all before by metric_for_best_model. kBrokenOff: a rank was asked to stop
   // meanwhile; a resumed run begins with this evaluation.
   enum class Evaluation { kOrdinary, kBest, kBrokenOff };
@@ -133,57 +171,31 @@ class Trainer {
   std::optional<Json> evaluate_sets();
   std::optional<EvalSums> evaluate_set(const data::TokenStore& set, Split split,
                                        const StopRequest& asked);
-  // A picture of the run is not worth the run.
-  void finish_profile(StepProfile& profile);
-  // Lets the recipe look at the step. False: it was broken off.
-  bool show_step();
-  // What is due behind a step: evaluation and save. False: the evaluation was broken off.
-  bool end_step();
-  StopRequest stop_request() const;
-  // As in the reference, a run that ends early ends its epoch: what is due then is done.
-  void end_epoch_early(const StepOutcome& outcome);
-  // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
-  void load_best();
-  // The state as it is now.
-  RunMoment moment() const;
-  // Its seconds are not training's.
-  void save(void (RunSaver::*how)(const RunMoment&) = &RunSaver::save);
-  // At the end: a request that no step was left for. Collective.
-  void answer_late_request();
-  // Saves what a later run needs to go on.
-  void stop();
   std::string early_end_line() const;
+
+  // Rows of the log and what the state says (trainer_logging.cpp).
+  void account(const StepOutcome& outcome);
+  void log_step(const StepOutcome& outcome);
   void log_summary(double seconds);
   // A row of this moment. Of other ranks than 0 nothing.
   void record(Json values, const Json& readings);
   Json machine_readings() const;
   // Of this run and of those that it goes on from, loading included. Rank 0.
   double elapsed_seconds() const;
-  // Behind the rows of metrics.jsonl. Rank 0.
+  // Makes elapsed_seconds() go on from the rows of metrics.jsonl. Rank 0.
   void count_on();
-  std::string progress_text() const;
   // The reference's estimate: six for each token of the run and weight outside of embeddings.
   double floating_point_operations() const;
-  double learning_rate() const;
-  // Sums of the batch over all ranks, and its mean loss.
-  void sum_losses(StepOutcome& outcome);
-  // Applies the step's gradients, or skips them on every rank alike: when fp16 overflowed, or when
-  // the batch is bad and on_nan says rollback. Throws for a bad batch otherwise.
-  void update(StepOutcome& outcome);
-  // Rank 0's words for the examples of the step that runs; all of them, or those of the micro-steps
-  // whose loss is not finite.
-  std::string examples_of(const StepOutcome& outcome) const;
-  void leave_out(StepOutcome& outcome, const std::string& why);
-  // Of weights that are not finite, words to follow others; empty: they are. Collective.
-  struct WeightsFault {
-    std::string text;
-    bool is_of_base = false;  // they were so before this run learnt anything
-  };
-  WeightsFault fault_of_weights();
+
+  // From a checkpoint to where it goes on (trainer_returning.cpp).
+  void resume(const std::function<void(const std::string&)>& note);
+  void go_on_with_schedule(const Json& progress,
+                           const std::function<void(const std::string&)>& note);
+  // What progress.json holds, and of it the rows that steps take.
+  std::string progress_text() const;
   DataRows data_rows() const;
-  // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
-  // that was saved before them. Throws when there is none. Collective.
-  void roll_back(const std::string& found);
+  // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
+  void load_best();
 
   StepObserver observer_;
   const config::RunConfig& config_;
