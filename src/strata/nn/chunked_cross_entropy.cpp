@@ -161,6 +161,44 @@ double in_fp32(double value) {
   return std::abs(value) > kMost ? std::copysign(HUGE_VAL, value) : value;
 }
 
+// Fills what the head tells of each document; `tails`: where each one's tail begins. Returns the
+// sums over all of them.
+ops::CrossEntropySums tell_documents(Preference& learnt, const ChunkedRows& found,
+                                     const std::vector<int64_t>& starts,
+                                     const std::vector<int64_t>& tails) {
+  ops::CrossEntropySums sums;
+  const auto sums_of = [&](int64_t first, int64_t last) {
+    return ops::sum_cross_entropy_rows(found.rows.narrow(0, first, last - first));
+  };
+  learnt.documents.clear();
+  for (size_t d = 0; d + 1 < starts.size(); ++d) {
+    const ops::CrossEntropySums document = sums_of(starts[d], starts[d + 1]);
+    const bool has_tail = tails[d] < starts[d + 1];
+    learnt.documents.push_back({-document.loss,
+                                has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0,
+                                document.correct, document.entropy, document.tokens,
+                                sum_of(found.numbers.mean_logits, starts[d], starts[d + 1]),
+                                sum_of(found.numbers.log_squares, starts[d], starts[d + 1])});
+    add(sums, document);
+  }
+  return sums;
+}
+
+// [R] on the host: what the gradient of each row's loss counts in that of the documents' losses.
+at::Tensor scales_of_rows(const DocumentSlopes& losses, const std::vector<int64_t>& starts,
+                          const std::vector<int64_t>& tails, int64_t rows, float loss_scale) {
+  at::Tensor scales = at::zeros({rows}, at::kFloat);
+  // The gradient is of -log p.
+  const auto fill = [&](int64_t first, int64_t last, double slope) {
+    scales.narrow(0, first, last - first).fill_(in_fp32(-slope * static_cast<double>(loss_scale)));
+  };
+  for (size_t d = 0; d + 1 < starts.size(); ++d) {
+    fill(starts[d], tails[d], losses.slopes[d]);
+    fill(tails[d], starts[d + 1], losses.tail_slopes[d]);
+  }
+  return scales;
+}
+
 // The documents' losses in the place of the tokens': what a token's gradient counts is known when
 // the log-probabilities of whole documents are. A frozen layer's is scaled then; one that trains
 // has taken it into its own by that time, so that it makes its logits twice.
@@ -173,39 +211,15 @@ ops::CrossEntropySums loss_over_documents(LossCall call, const at::Tensor& h, at
   call.scale = 1;
   call.want_gradient = learns && !twice;
   const ChunkedRows found = loss_over_chunks(call, h, dh);
-
-  ops::CrossEntropySums sums;
-  learnt.documents.clear();
-  const auto sums_of = [&](int64_t first, int64_t last) {
-    return ops::sum_cross_entropy_rows(found.rows.narrow(0, first, last - first));
-  };
   const std::vector<int64_t> tails = learnt.tails(starts);
-  for (size_t d = 0; d + 1 < starts.size(); ++d) {
-    const ops::CrossEntropySums document = sums_of(starts[d], starts[d + 1]);
-    const bool has_tail = tails[d] < starts[d + 1];
-    learnt.documents.push_back({-document.loss,
-                                has_tail ? -sums_of(tails[d], starts[d + 1]).loss : 0.0,
-                                document.correct, document.entropy, document.tokens,
-                                sum_of(found.numbers.mean_logits, starts[d], starts[d + 1]),
-                                sum_of(found.numbers.log_squares, starts[d], starts[d + 1])});
-    add(sums, document);
-  }
+  ops::CrossEntropySums sums = tell_documents(learnt, found, starts, tails);
   const std::optional<DocumentSlopes> losses = learnt.losses();
   if (!losses) return sums;
   sums.loss = losses->sum;
   if (!learns) return sums;
 
-  at::Tensor scales = at::zeros({h.size(0)}, at::kFloat);
-  for (size_t d = 0; d + 1 < starts.size(); ++d) {
-    // The gradient is of -log p.
-    const auto fill = [&](int64_t first, int64_t last, double slope) {
-      scales.narrow(0, first, last - first)
-          .fill_(in_fp32(-slope * static_cast<double>(loss_scale)));
-    };
-    fill(starts[d], tails[d], losses->slopes[d]);
-    fill(tails[d], starts[d + 1], losses->tail_slopes[d]);
-  }
-  scales = to_device(scales, h.device());
+  const at::Tensor scales =
+      to_device(scales_of_rows(*losses, starts, tails, h.size(0), loss_scale), h.device());
   if (twice) {
     call.want_gradient = true;
     call.row_scales = scales;
