@@ -69,6 +69,8 @@ OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
 STARCODER2 = dict(MODEL, family="starcoder2", sliding_window=32)
 COHERE = dict(MODEL, family="cohere", use_qk_norm=True)
 PHI = dict(MODEL, family="phi")
+OLMO = dict(MODEL, family="olmo", clip_qkv=4.0)
+NEMOTRON = dict(MODEL, family="nemotron")
 FALCON_40B = dict(GPT_NEOX, family="falcon", num_kv_heads=KEYS, new_decoder_architecture=True)
 del FALCON_40B["intermediate_size"]
 BLOOM = dict(family="bloom", vocab_size=V, hidden_size=H, n_layer=L, n_head=HEADS)
@@ -229,6 +231,9 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="cohere")),
     (1, "NO_SHARD", dict(LORA, model="cohere", **WHOLE)),
     (2, "FULL_SHARD", dict(model="phi", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="olmo", gradient_checkpointing_mode="selective")),
+    (1, "NO_SHARD", dict(LORA, model="olmo", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="nemotron")),
     (2, "FULL_SHARD", dict(model="falcon 40b")),
     (2, "FULL_SHARD", dict(model="bloom")),
     (1, "NO_SHARD", dict(LORA, model="bloom", **WHOLE)),
@@ -331,7 +336,7 @@ def other_model(name, beside):
               "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
               "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
-              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
+              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON,
               "falcon 40b": FALCON_40B, "bloom": BLOOM,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
               "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,

@@ -72,6 +72,10 @@ COHERE2 = dict(PLAIN, family="cohere2", num_hidden_layers=3, sliding_window=7, s
 PHI = dict(PLAIN, family="phi", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, resid_pdrop=0.1)
 STABLELM = dict(PLAIN, family="stablelm", hidden_size=48, num_attention_heads=3, num_key_value_heads=3, qk_layernorm=True,
                 use_qkv_bias=True, hidden_dropout=0.1)
+# A limit that cuts some values of q, k and v; norms without parameters, or whose weights count from 1.
+OLMO = dict(PLAIN, family="olmo", clip_qkv=0.5, attention_dropout=0.1)
+NEMOTRON = dict(PLAIN, family="nemotron", hidden_size=48, num_attention_heads=3, num_key_value_heads=1)
+JAIS2 = dict(PLAIN, family="jais2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 # q, k and v are one matrix; as the 40B, and ALiBi.
 FALCON = dict(family="falcon", hidden_size=42, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
 FALCON_40B = dict(FALCON, hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True)

@@ -1,4 +1,4 @@
-"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi and StableLM, finite differences for dropout."""
+"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, StableLM, OLMo, Nemotron and Jais 2, finite differences for dropout."""
 
 import pytest
 import torch
@@ -75,7 +75,36 @@ STABLELM = {
     "stablelm_old_keys": dict(num_key_value_heads=4, old_rope_keys=True,
                               rope_parameters=dict(ROPE_500, partial_rotary_factor=0.5)),
 }
-FAMILIES = {"starcoder2": STARCODER2, "cohere": COHERE, "cohere2": COHERE2, "phi": PHI, "stablelm": STABLELM}
+# A limit of 0.4 cuts some values of q, k and v.
+OLMO = {
+    "olmo": dict(num_key_value_heads=4, rope_parameters=ROPE_500),
+    "olmo_limited": dict(num_key_value_heads=2, clip_qkv=0.4, tie_word_embeddings=True, pad_token_id=1),
+    "olmo_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=1, intermediate_size=44, vocab_size=101,
+                     num_hidden_layers=3, clip_qkv=0.7, rope_parameters=YARN),
+    "olmo_one_head": dict(num_attention_heads=1, num_key_value_heads=1, head_dim=12, pad_token_id=-3),
+    "olmo_biases": dict(num_key_value_heads=2, attention_bias=True, clip_qkv=0.5, rope_parameters=FAST),
+    "olmo_dynamic": dict(num_key_value_heads=4, rope_parameters=DYNAMIC, max_position_embeddings=16),
+    "olmo_old_keys": dict(num_key_value_heads=4, rope_parameters=LINEAR, old_rope_keys=True),
+}
+NEMOTRON = {
+    "nemotron": dict(num_key_value_heads=2, rope_parameters=ROPE_500),
+    "nemotron_odd": dict(hidden_size=60, num_attention_heads=3, num_key_value_heads=1, intermediate_size=44, vocab_size=101,
+                         num_hidden_layers=3, rope_parameters=dict(ROPE_500, partial_rotary_factor=0.4)),
+    "nemotron_one_head": dict(num_attention_heads=1, num_key_value_heads=1, norm_eps=1e-3, tie_word_embeddings=True, pad_token_id=5),
+    "nemotron_biases": dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True, head_dim=12, hidden_act="gelu",
+                            rope_parameters=dict(FAST, partial_rotary_factor=1.0)),
+    "nemotron_yarn": dict(num_key_value_heads=4, rope_parameters=dict(YARN, partial_rotary_factor=0.75)),
+    "nemotron_old_keys": dict(num_key_value_heads=4, old_rope_keys=True, rope_parameters=dict(ROPE_500, partial_rotary_factor=0.25)),
+}
+JAIS2 = {
+    "jais2": dict(num_key_value_heads=4, rope_parameters=FAST),
+    "jais2_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=1, intermediate_size=44, vocab_size=101,
+                      num_hidden_layers=3, attention_bias=False, rope_parameters=LLAMA3),
+    "jais2_one_head": dict(num_attention_heads=1, num_key_value_heads=1, head_dim=12, layer_norm_eps=1e-3, mlp_bias=False,
+                           tie_word_embeddings=True, pad_token_id=5, rope_parameters=FAST),
+}
+FAMILIES = {"starcoder2": STARCODER2, "cohere": COHERE, "cohere2": COHERE2, "phi": PHI, "stablelm": STABLELM,
+            "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2}
 CONFIGS = {name: dict(settings, family=family) for family, table in FAMILIES.items()
            for name, settings in table.items()}
 
@@ -138,7 +167,7 @@ def checkpointing_is_bit_equal(folder, settings):
 
 
 @pytest.mark.parametrize("name", ["starcoder2_window", "cohere_head_norms", "cohere2", "phi_head_norms",
-                                  "stablelm_head_norms", "stablelm"])
+                                  "stablelm_head_norms", "stablelm", "olmo_limited", "nemotron", "jais2"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -147,7 +176,8 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
     *(("starcoder2_window", rate) for rate in ("attention_dropout", "residual_dropout", "embedding_dropout")),
     *(("phi_head_norms", rate) for rate in ("attention_dropout", "resid_pdrop", "embd_pdrop")),
     *(("stablelm_head_norms", rate) for rate in ("attention_dropout", "hidden_dropout")),
-    ("stablelm_odd", "hidden_dropout"), ("cohere", "attention_dropout"), ("cohere2", "attention_dropout")])
+    ("stablelm_odd", "hidden_dropout"), ("olmo_limited", "attention_dropout"), ("nemotron", "attention_dropout"),
+    ("jais2", "attention_dropout"), ("cohere", "attention_dropout"), ("cohere2", "attention_dropout")])
 def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, name, rate):
     loss_has_the_slope_of_its_gradients(tmp_path, CONFIGS[name], rate)
 
@@ -161,7 +191,7 @@ def test_dropout_is_for_training(tmp_path):
     assert max(errors_beside(tensors, model, loss, logits).values()) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["starcoder2", "cohere", "cohere2"])
+@pytest.mark.parametrize("name", ["starcoder2", "cohere", "cohere2", "olmo_limited", "nemotron_one_head", "jais2_one_head"])
 def test_a_tied_file_may_hold_the_output_layer(tmp_path, name):
     save_checkpoint(tmp_path, **CONFIGS[name])
     weights = weights_of(tmp_path)
@@ -192,6 +222,14 @@ def test_a_tied_file_may_hold_the_output_layer(tmp_path, name):
     ("phi", dict(rope_parameters=dict(FAST, partial_rotary_factor=0.4)), "found partial_rotary_factor = 0.4"),
     ("stablelm", dict(head_dim=4), "found head_dim = 4, expected hidden_size = 32"),
     ("stablelm", dict(hidden_act="gelu"), 'found hidden_act "gelu"'),
+    ("olmo", dict(hidden_act="gelu"), 'found hidden_act "gelu"'),
+    ("olmo", dict(clip_qkv=0), "found clip_qkv = 0, expected a number above 0"),
+    ("olmo", dict(layer_types=["sliding_attention"] * 2), "found \"sliding_attention\" in layer_types"),
+    ("olmo", dict(rope_parameters=dict(LINEAR, partial_rotary_factor=0.5)), "found partial_rotary_factor = 0.5"),
+    ("nemotron", dict(hidden_act="mish"), 'found hidden_act "mish", expected gelu_new'),
+    ("nemotron", dict(attention_bias=True), 'found no tensor "model.layers.0.self_attn.q_proj.bias"'),
+    ("nemotron", dict(rope_parameters=dict(FAST, partial_rotary_factor=0.3)), "found partial_rotary_factor = 0.3"),
+    ("jais2", dict(mlp_bias=False), "found tensors that config.json does not imply"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):
     save_checkpoint(tmp_path, **CONFIGS[name])

@@ -46,10 +46,8 @@ PlainMlpConfig parse_apertus_config(const Json& json) {
   c.gate = ops::GateKind::kGeluTanh;
   parse_common(config, c);
   parse_default_padding_id(config, c, 3);
-  const std::string name = config.text("hidden_act", "xielu");
-  if (name == "xielu" || name == "relu2") {
-    result.kind = name == "xielu" ? PlainKind::kXielu : PlainKind::kSquaredRelu;
-  } else {
+  result.activation.reset();
+  if (config.text("hidden_act", "xielu") != "xielu") {
     result.activation = parse_activation(config, "hidden_act", "xielu");
   }
   c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);

@@ -6,6 +6,7 @@
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
 #include "strata/nn/gated_mlp.h"
+#include "strata/nn/limited.h"
 
 namespace strata::models {
 namespace {
@@ -92,6 +93,9 @@ at::Tensor RotaryDecoderLayer::add_attention(std::vector<at::Tensor> qkv,
   if (q_norm_) {
     qkv[0] = q_norm_->forward(qkv[0]);
     qkv[1] = k_norm_->forward(qkv[1]);
+  }
+  if (const double limit = config_.qkv_limit; limit > 0) {
+    for (at::Tensor& x : qkv) x = nn::limited(x, limit);
   }
   const auto layer = static_cast<size_t>(index_);
   const nn::AttentionOptions options{

@@ -1,7 +1,7 @@
 // The layer of decoders with LayerNorm and rotated heads whose q, k and v are matrices of their own
-// (StarCoder 2, Command R, Phi, StableLM). Owns: its layers and the order of operations. Never:
-// embedding and head (decoder_embedding.h, decoder_head.h), gathering, checkpointing, the chain
-// (rotary_decoder/model.h).
+// (StarCoder 2, Command R, Phi, StableLM, OLMo, Nemotron, Jais 2). Owns: its layers and the order
+// of operations. Never: embedding and head (decoder_embedding.h, decoder_head.h), gathering,
+// checkpointing, the chain (rotary_decoder/model.h).
 #pragma once
 
 #include <optional>

@@ -17,7 +17,7 @@ void parse_rotary_common(const ConfigReader& config, RotaryDecoderConfig& c,
   c.num_attention_heads = config.positive_integer("num_attention_heads", c.num_attention_heads);
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
-  c.norm_eps = config.positive_number(eps_key, c.norm_eps);
+  if (!eps_key.empty()) c.norm_eps = config.positive_number(eps_key, c.norm_eps);
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
   c.attention_dropout = config.dropout_rate("attention_dropout", c.attention_dropout);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);

@@ -1,6 +1,7 @@
-// The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi or StableLM, read from
-// config.json and checked. Owns: names, defaults and relations of the keys. Never: weights. Source:
-// transformers configuration_{starcoder2,cohere,cohere2,phi,stablelm}.py.
+// The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi, StableLM, OLMo, Nemotron or
+// Jais 2, read from config.json and checked. Owns: names, defaults and relations of the keys.
+// Never: weights. Source: transformers
+// configuration_{starcoder2,cohere,cohere2,phi,stablelm,olmo,nemotron,jais2}.py.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,7 @@ struct RotaryDecoderConfig {
   bool head_bias = false;  // of the output layer of the model
   nn::LayerNormAffine norm_affine = nn::LayerNormAffine::kWeightAndBias;  // of all but heads' norms
   std::optional<nn::HeadNormWeights> head_norms;  // of q and k before they are rotated
+  double qkv_limit = 0;       // of the sizes of q, k and v before they are rotated; 0: none
   bool is_parallel = false;   // attention and MLP read the same norm; else one after the other
   bool has_gated_mlp = true;  // with silu; else `activation`
   nn::Activation activation = nn::Activation::kSilu;
@@ -71,5 +73,8 @@ RotaryDecoderConfig parse_cohere_config(const Json& config);
 RotaryDecoderConfig parse_cohere2_config(const Json& config);
 RotaryDecoderConfig parse_phi_config(const Json& config);
 RotaryDecoderConfig parse_stablelm_config(const Json& config);
+RotaryDecoderConfig parse_olmo_config(const Json& config);
+RotaryDecoderConfig parse_nemotron_config(const Json& config);
+RotaryDecoderConfig parse_jais2_config(const Json& config);
 
 }  // namespace strata::models

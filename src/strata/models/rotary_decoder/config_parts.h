@@ -8,7 +8,8 @@
 
 namespace strata::models {
 
-// Sizes and flags that all families have. `c` holds the family's defaults. `eps_key`: of the norms.
+// Sizes and flags that all families have. `c` holds the family's defaults. `eps_key`: of the norms;
+// empty: theirs is the default.
 void parse_rotary_common(const ConfigReader& config, RotaryDecoderConfig& c,
                          const std::string& eps_key);
 
