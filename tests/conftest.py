@@ -61,6 +61,8 @@ class Inputs:
         "olmo": tiny_llama.OLMO,
         "nemotron": tiny_llama.NEMOTRON,
         "jais2": tiny_llama.JAIS2,
+        "gptj": tiny_llama.GPTJ,
+        "gpt_neo": tiny_llama.GPT_NEO,
         "falcon": tiny_llama.FALCON,
         "falcon_40b": tiny_llama.FALCON_40B,
         "bloom": tiny_llama.BLOOM,

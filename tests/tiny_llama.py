@@ -76,6 +76,10 @@ STABLELM = dict(PLAIN, family="stablelm", hidden_size=48, num_attention_heads=3,
 OLMO = dict(PLAIN, family="olmo", clip_qkv=0.5, attention_dropout=0.1)
 NEMOTRON = dict(PLAIN, family="nemotron", hidden_size=48, num_attention_heads=3, num_key_value_heads=1)
 JAIS2 = dict(PLAIN, family="jais2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
+# Some channels turn, each with its neighbour; learned positions, scores that are not scaled, a window in every second layer.
+GPTJ = dict(family="gptj", n_embd=42, n_layer=2, n_head=3, n_inner=44, rotary_dim=6, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
+GPT_NEO = dict(family="gpt_neo", hidden_size=42, intermediate_size=44, num_layers=2, num_heads=3, attention_types=[[["global", "local"], 1]],
+               window_size=7, resid_dropout=0.1, embed_dropout=0.1, attention_dropout=0.1)
 # q, k and v are one matrix; as the 40B, and ALiBi.
 FALCON = dict(family="falcon", hidden_size=42, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
 FALCON_40B = dict(FALCON, hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True)

@@ -72,6 +72,8 @@ MODELS = {
     "olmo": dict(family="olmo", num_key_value_heads=2, clip_qkv=0.9),
     "nemotron": dict(family="nemotron", num_key_value_heads=2),
     "jais2": dict(family="jais2", num_key_value_heads=2),
+    "gptj": dict(family="gptj"),
+    "gpt_neo": dict(family="gpt_neo"),
     "falcon": dict(family="falcon"),
     "falcon_40b": dict(family="falcon", new_decoder_architecture=True, num_kv_heads=2),
     "bloom": dict(family="bloom", n_head=3, hidden_size=36),
@@ -120,7 +122,7 @@ ADAPTERS = {
 # The first three over every model, the others over two.
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
-PLAIN_LAYERS += ["phi", "falcon", "falcon_40b", "bloom"]
+PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
 WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]

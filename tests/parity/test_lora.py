@@ -50,6 +50,8 @@ FALCON = dict(family="falcon", hidden_size=30, num_attention_heads=3)
 FALCON_40B = dict(family="falcon", hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True,
                   bias=True)
 BLOOM = dict(family="bloom", n_head=3, hidden_size=36)
+GPTJ = dict(family="gptj", n_embd=30, n_head=3, rotary_dim=6, n_inner=44)
+GPT_NEO = dict(family="gpt_neo", hidden_size=30, num_heads=3, intermediate_size=44)
 NEOX = dict(family="gpt_neox", hidden_size=48, num_attention_heads=3, rotary_pct=0.3)
 
 CASES = {
@@ -312,6 +314,16 @@ CASES = {
     "nemotron_all": (dict(family="nemotron", num_key_value_heads=2), dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "nemotron_saved": (dict(family="nemotron"), dict(target_modules=["up_proj"], modules_to_save=["input_layernorm", "embed_tokens"])),
     "jais2_all": (dict(family="jais2"), dict(target_modules="all-linear", r=3, lora_alpha=5, bias="all")),
+    "gptj": (GPTJ, {}),
+    "gptj_all": (GPTJ, dict(target_modules="all-linear", r=3, lora_alpha=5, bias="all")),
+    "gptj_ia3": (GPTJ, dict(peft_type="IA3")),
+    "gptj_head": (GPTJ, dict(target_modules=["lm_head", "out_proj"], r=2)),
+    "gpt_neo": (GPT_NEO, {}),
+    "gpt_neo_all": (GPT_NEO, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "gpt_neo_ia3": (GPT_NEO, dict(peft_type="IA3")),
+    "gpt_neo_vera": (GPT_NEO, dict(peft_type="VERA", r=5)),
+    "gpt_neo_tokens": (GPT_NEO, dict(target_modules=["v_proj"], trainable_token_indices=[5, 2, 40])),
+    "gpt_neo_saved": (GPT_NEO, dict(target_modules=["c_fc"], modules_to_save=["wpe", "ln_2", "lm_head"])),
     "falcon": (FALCON, {}),
     "falcon_all": (FALCON_40B, dict(target_modules="all-linear", r=3, bias="all")),
     "falcon_ia3": (FALCON, dict(peft_type="IA3")),

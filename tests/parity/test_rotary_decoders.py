@@ -1,4 +1,6 @@
-"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, StableLM, OLMo, Nemotron and Jais 2, finite differences for dropout."""
+"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J and GPT-Neo, finite differences for dropout."""
+
+import json
 
 import pytest
 import torch
@@ -103,8 +105,29 @@ JAIS2 = {
     "jais2_one_head": dict(num_attention_heads=1, num_key_value_heads=1, head_dim=12, layer_norm_eps=1e-3, mlp_bias=False,
                            tie_word_embeddings=True, pad_token_id=5, rope_parameters=FAST),
 }
+GPTJ = {
+    "gptj": {},
+    "gptj_whole_heads": dict(rotary_dim=8, n_inner=44, activation_function="gelu"),
+    "gptj_odd": dict(n_embd=30, n_head=3, rotary_dim=6, n_layer=3, vocab_size=101, activation_function="silu"),
+    "gptj_one_head": dict(n_head=1, rotary_dim=10, layer_norm_epsilon=1e-3),
+}
+GPT_NEO = {
+    "gpt_neo": {},
+    "gpt_neo_local": dict(attention_types=[[["local"], 2]], window_size=5, activation_function="gelu"),
+    "gpt_neo_odd": dict(hidden_size=15, num_heads=3, num_layers=3, vocab_size=101, intermediate_size=None, tie_word_embeddings=False,
+                        attention_types=[[["local"], 1], [["global", "local"], 1]], window_size=40),
+    "gpt_neo_one_head": dict(num_heads=1, layer_norm_epsilon=1e-3, attention_types=[[["global"], 2]], activation_function="silu"),
+}
+
+
+def remove_nulls(folder):
+    """Keys that say nothing, which @strict configurations refuse."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if value is not None}))
+
+
 FAMILIES = {"starcoder2": STARCODER2, "cohere": COHERE, "cohere2": COHERE2, "phi": PHI, "stablelm": STABLELM,
-            "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2}
+            "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2, "gptj": GPTJ, "gpt_neo": GPT_NEO}
 CONFIGS = {name: dict(settings, family=family) for family, table in FAMILIES.items()
            for name, settings in table.items()}
 
@@ -167,7 +190,8 @@ def checkpointing_is_bit_equal(folder, settings):
 
 
 @pytest.mark.parametrize("name", ["starcoder2_window", "cohere_head_norms", "cohere2", "phi_head_norms",
-                                  "stablelm_head_norms", "stablelm", "olmo_limited", "nemotron", "jais2"])
+                                  "stablelm_head_norms", "stablelm", "olmo_limited", "nemotron", "jais2",
+                                  "gptj", "gpt_neo"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -177,7 +201,9 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
     *(("phi_head_norms", rate) for rate in ("attention_dropout", "resid_pdrop", "embd_pdrop")),
     *(("stablelm_head_norms", rate) for rate in ("attention_dropout", "hidden_dropout")),
     ("stablelm_odd", "hidden_dropout"), ("olmo_limited", "attention_dropout"), ("nemotron", "attention_dropout"),
-    ("jais2", "attention_dropout"), ("cohere", "attention_dropout"), ("cohere2", "attention_dropout")])
+    ("jais2", "attention_dropout"),
+    *(("gptj", rate) for rate in ("attn_pdrop", "resid_pdrop", "embd_pdrop")),
+    *(("gpt_neo", rate) for rate in ("attention_dropout", "resid_dropout", "embed_dropout")), ("cohere", "attention_dropout"), ("cohere2", "attention_dropout")])
 def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, name, rate):
     loss_has_the_slope_of_its_gradients(tmp_path, CONFIGS[name], rate)
 
@@ -205,6 +231,43 @@ def test_a_tied_file_may_hold_the_output_layer(tmp_path, name):
         assert max(errors_beside(tensors, model, loss, logits).values()) < 1e-5
 
 
+@pytest.mark.parametrize("change", [
+    dict(attention_layers=["local", "global"]),  # counts beside attention_types
+    dict(attention_layers=None, attention_types=[[["local"], 2]], num_hidden_layers=2, num_layers=None, num_attention_heads=8, num_heads=None),
+])
+def test_what_says_which_layers_of_gpt_neo_have_a_window(tmp_path, change):
+    save_checkpoint(tmp_path, **CONFIGS["gpt_neo"])
+    edit_config(tmp_path, **change)
+    remove_nulls(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    documents = make_documents(LENGTHS)
+    loss, logits = run_reference(model, documents)
+    tensors, _ = run_probe(tmp_path, documents=documents)
+    assert max(errors_beside(tensors, model, loss, logits).values()) < 1e-5
+
+
+@pytest.mark.parametrize("name,body,mask", [("gptj", "transformer.", "attn.bias"), ("gptj", "", "attn.masked_bias"),
+                                            ("gpt_neo", "", "attn.attention.bias"),
+                                            ("gpt_neo", "transformer.", "attn.attention.masked_bias")])
+def test_files_of_first_versions_hold_masks(tmp_path, name, body, mask):
+    """Also of a body alone, beside an output layer that transformers reads all the same."""
+    save_checkpoint(tmp_path, **CONFIGS[name])
+    weights = {key.replace("transformer.", body, 1): value for key, value in weights_of(tmp_path).items()}
+    write(tmp_path, {**weights, f"{body}h.0.{mask}": torch.tril(torch.ones(1, 1, 64, 64))})
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    documents = make_documents(LENGTHS)
+    loss, logits = run_reference(model, documents)
+    tensors, _ = run_probe(tmp_path, documents=documents)
+    assert max(errors_beside(tensors, model, loss, logits).values()) < 1e-5
+
+
+def test_more_tokens_than_learned_positions_are_named(tmp_path):
+    save_checkpoint(tmp_path, **CONFIGS["gpt_neo"])
+    process, _ = run_probe_raw(tmp_path, documents=make_documents((65,)))
+    assert process.returncode == 2
+    assert "found a document of 65 tokens, expected at most 64" in process.stderr
+
+
 @pytest.mark.parametrize("name,change,message", [
     ("starcoder2", dict(hidden_act="tanh"), 'found hidden_act "tanh", expected gelu_new'),
     ("starcoder2", dict(num_attention_heads=5), "found hidden_size = 32, expected a multiple of num_attention_heads = 5"),
@@ -230,6 +293,17 @@ def test_a_tied_file_may_hold_the_output_layer(tmp_path, name):
     ("nemotron", dict(attention_bias=True), 'found no tensor "model.layers.0.self_attn.q_proj.bias"'),
     ("nemotron", dict(rope_parameters=dict(FAST, partial_rotary_factor=0.3)), "found partial_rotary_factor = 0.3"),
     ("jais2", dict(mlp_bias=False), "found tensors that config.json does not imply"),
+    ("gptj", dict(activation_function="mish"), 'found activation_function "mish", expected gelu_new'),
+    ("gptj", dict(n_head=5), "found n_embd = 32, expected a multiple of n_head = 5"),
+    ("gptj", dict(rotary_dim=None), "found rotary_dim = None, expected an even number of at most n_embd / n_head = 8"),
+    ("gptj", dict(rotary_dim=7), "found rotary_dim = 7, expected an even number"),
+    ("gptj", dict(rotary_dim=10), "found rotary_dim = 10, expected an even number of at most n_embd / n_head = 8"),
+    ("gptj", dict(tie_word_embeddings=True), "found tie_word_embeddings = True, expected False in a GPT-J model"),
+    ("gpt_neo", dict(num_heads=5), "found hidden_size = 32, expected a multiple of num_heads = 5"),
+    ("gpt_neo", dict(attention_layers=["global"]), "found 1 kinds of layers in attention_types or attention_layers, expected num_layers = 2"),
+    ("gpt_neo", dict(attention_layers=None, attention_types=None), "found 24 kinds of layers"),
+    ("gpt_neo", dict(attention_layers=None, attention_types=[["global", 2]]), "found attention_types = [['global', 2]], expected a list of"),
+    ("gpt_neo", dict(attention_layers=["global", "wide"]), "found a layer of kind 'wide', expected global or local"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):
     save_checkpoint(tmp_path, **CONFIGS[name])

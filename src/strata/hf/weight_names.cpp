@@ -19,6 +19,8 @@ constexpr Body kBodies[] = {
     {"distilbert", "distilbert.", {"embeddings.", "transformer."}},
     {"modernbert", "model.", {"embeddings.", "layers.", "final_norm."}},
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
+    {"gpt_neo", "transformer.", {"wte.", "wpe.", "h.", "ln_f."}},
+    {"gptj", "transformer.", {"wte.", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},
     {"falcon", "transformer.", {"word_embeddings.", "h.", "ln_f."}},

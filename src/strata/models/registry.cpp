@@ -138,7 +138,7 @@ std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOption
   RotaryDecoderConfig config = parse(json);
   config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
-  config.rope.buffer_type = options.buffers;
+  if (config.rope) config.rope->buffer_type = options.buffers;
   return std::make_unique<RotaryDecoderModel>(config, options.storage);
 }
 
@@ -160,6 +160,10 @@ PositionTable bert_positions(const Json& json) {
   return {.num_positions = config.num_positions(),
           .key = "max_position_embeddings",
           .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
+}
+
+PositionTable gpt_neo_positions(const Json& json) {
+  return {parse_gpt_neo_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 PositionTable opt_positions(const Json& json) {
@@ -229,11 +233,16 @@ const std::map<std::string, Family>& families() {
        {.create = create_gpt2<parse_gpt_bigcode_config>,
         .classifier = "GPTBigCodeForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
+      {"gpt_neo",
+       {.create = create_rotary_decoder<parse_gpt_neo_config>,
+        .classifier = "GPTNeoForSequenceClassification",
+        .position_table = gpt_neo_positions}},
       {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
       {"gpt_oss",
        {.create = create_layers<parse_gpt_oss_config, make_gpt_oss_layers>,
         .classifier = "GptOssForSequenceClassification",
         .experts_are_transposed = true}},
+      {"gptj", {create_rotary_decoder<parse_gptj_config>, "GPTJForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
       {"granitemoeshared",

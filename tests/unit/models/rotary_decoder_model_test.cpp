@@ -1,6 +1,6 @@
 // Oracle: what the reference says of published models: the number of parameters of StarCoder2-3B,
 // Command R, Command R7B, Phi-1.5, Phi-2, StableLM-3B, StableLM-2-1.6B, OLMo-7B, OLMo-1B,
-// Minitron-4B and Jais-2-8B, their buffers, its _init_weights.
+// Minitron-4B, Jais-2-8B, GPT-J-6B and GPT-Neo, their buffers, its _init_weights.
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -40,6 +40,11 @@ constexpr Published kPublished[] = {
         "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128})",
      4190509056, 256},
     {"Jais-2-8B", R"({"model_type": "jais2"})", 8090401280, 512},
+    {"GPT-J-6B", R"({"model_type": "gptj"})", 6050882784, 14680064},
+    {"GPT-Neo-1.3B", R"({"model_type": "gpt_neo"})", 1315575808, 100663296},
+    {"GPT-Neo-125M", R"({"model_type": "gpt_neo", "hidden_size": 768, "num_layers": 12,
+        "num_heads": 12, "attention_types": [[["global", "local"], 6]]})",
+     125198592, 50331648},
 };
 
 TEST(RotaryDecoderModel, IsAsLargeAsPublished) {

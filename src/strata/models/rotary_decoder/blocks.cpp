@@ -1,6 +1,9 @@
 #include "strata/models/rotary_decoder/blocks.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include <fmt/format.h>
 
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
@@ -15,6 +18,10 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool has_bias, at::ScalarType
   return {.in_features = in, .out_features = out, .bias = has_bias, .storage = storage};
 }
 
+std::string attention_path(const RotaryDecoderConfig& c, int64_t index) {
+  return fmt::format("{}.{}.{}", c.layers_name, index, c.attention_name);
+}
+
 nn::HeadNormOptions head_norm(const RotaryDecoderConfig& c, int64_t heads) {
   return {.weights = *c.head_norms, .num_heads = heads, .head_dim = c.head_dim, .eps = c.norm_eps};
 }
@@ -22,27 +29,27 @@ nn::HeadNormOptions head_norm(const RotaryDecoderConfig& c, int64_t heads) {
 }  // namespace
 
 RotaryDecoderLayer::RotaryDecoderLayer(const RotaryDecoderConfig& c, int64_t index,
-                                       at::ScalarType storage, nn::Rope& rope)
+                                       at::ScalarType storage, nn::Rope* rope)
     : config_(c),
       index_(index),
-      path_("model.layers." + std::to_string(index)),
+      path_(c.layers_name + "." + std::to_string(index)),
       rope_(rope),
-      q_proj_(path_ + ".self_attn.q_proj",
+      q_proj_(attention_path(c, index) + ".q_proj",
               shape(c.hidden_size, c.num_attention_heads * c.head_dim, c.input_bias, storage)),
-      k_proj_(path_ + ".self_attn.k_proj",
+      k_proj_(attention_path(c, index) + ".k_proj",
               shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
-      v_proj_(path_ + ".self_attn.v_proj",
+      v_proj_(attention_path(c, index) + ".v_proj",
               shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
-      output_(path_ + ".self_attn." + c.output_name,
+      output_(attention_path(c, index) + "." + c.output_name,
               shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.output_bias, storage)),
       mlp_input_(path_ + ".mlp." + c.mlp_input_name,
                  shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage)),
       mlp_output_(path_ + ".mlp." + c.mlp_output_name,
                   shape(c.intermediate_size, c.hidden_size, c.mlp_bias, storage)),
-      input_layernorm_(path_ + ".input_layernorm", c.hidden_size, c.norm_eps, storage,
+      input_layernorm_(path_ + "." + c.norm_names[0], c.hidden_size, c.norm_eps, storage,
                        c.norm_affine) {
   if (c.head_norms) {
-    const std::string attention = path_ + ".self_attn.";
+    const std::string attention = attention_path(c, index) + ".";
     q_norm_.emplace(attention + c.head_norm_names[0], head_norm(c, c.num_attention_heads), storage);
     k_norm_.emplace(attention + c.head_norm_names[1], head_norm(c, c.num_key_value_heads), storage);
   }
@@ -51,13 +58,14 @@ RotaryDecoderLayer::RotaryDecoderLayer(const RotaryDecoderConfig& c, int64_t ind
                       shape(c.hidden_size, c.intermediate_size, c.mlp_bias, storage));
   }
   if (!c.is_parallel) {
-    post_attention_layernorm_.emplace(path_ + ".post_attention_layernorm", c.hidden_size,
-                                      c.norm_eps, storage, c.norm_affine);
+    mlp_layernorm_.emplace(path_ + "." + c.norm_names[1], c.hidden_size, c.norm_eps, storage,
+                           c.norm_affine);
   }
 }
 
 std::vector<nn::Linear*> RotaryDecoderLayer::linears() {
   std::vector<nn::Linear*> list{&q_proj_, &k_proj_, &v_proj_, &output_};
+  if (config_.queries_come_third) std::rotate(list.begin(), list.begin() + 1, list.begin() + 3);
   if (mlp_gate_) list.push_back(&*mlp_gate_);
   list.insert(list.end(), {&mlp_input_, &mlp_output_});
   return list;
@@ -67,14 +75,17 @@ std::vector<nn::Parameter*> RotaryDecoderLayer::parameters() {
   std::vector<nn::Parameter*> list;
   const std::vector<nn::Linear*> layers = linears();
   const auto mlp_begin = layers.begin() + 4;  // behind q, k, v and attention's output
+  if (config_.norms_come_first) input_layernorm_.append_parameters(list);
   for (auto layer = layers.begin(); layer != mlp_begin; ++layer) (*layer)->append_parameters(list);
   if (q_norm_) {
     q_norm_->append_parameters(list);
     k_norm_->append_parameters(list);
   }
+  if (config_.norms_come_first && mlp_layernorm_) mlp_layernorm_->append_parameters(list);
   for (auto layer = mlp_begin; layer != layers.end(); ++layer) (*layer)->append_parameters(list);
+  if (config_.norms_come_first) return list;
   input_layernorm_.append_parameters(list);
-  if (post_attention_layernorm_) post_attention_layernorm_->append_parameters(list);
+  if (mlp_layernorm_) mlp_layernorm_->append_parameters(list);
   return list;
 }
 
@@ -102,13 +113,16 @@ at::Tensor RotaryDecoderLayer::add_attention(std::vector<at::Tensor> qkv,
       .num_heads = config_.num_attention_heads,
       .num_kv_heads = config_.num_key_value_heads,
       .head_dim = config_.head_dim,
-      .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
+      .scale =
+          config_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(config_.head_dim))),
       .layer = index_,
       .window = config_.windows.empty() ? 0 : config_.windows.at(layer),
-      .rotates = config_.rotates.empty() || config_.rotates.at(layer),
+      .rotates = rope_ != nullptr && (config_.rotates.empty() || config_.rotates.at(layer)),
       .dropout = config_.attention_dropout,
       .place_id = dropout_place_id(index_, DropoutPlace::kScores)};
-  const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+  const at::Tensor mixed =
+      rope_ != nullptr ? nn::rotary_attention(qkv[0], qkv[1], qkv[2], *rope_, options, context)
+                       : nn::attention(qkv[0], qkv[1], qkv[2], options, context);
   const double rate = config_.attention_output_dropout;
   // Side by side, the sum is read by the block's end alone.
   if (!config_.is_parallel && (!context.drops() || rate == 0)) {
@@ -145,7 +159,7 @@ at::Tensor RotaryDecoderLayer::forward(const at::Tensor& x, const nn::ForwardCon
   outputs.resize(num_qkv);
   const at::Tensor sum = add_attention(std::move(outputs), residual, context);
   if (config_.is_parallel) return add_mlp(hidden, sum, context);
-  const auto [next, same] = post_attention_layernorm_->forward_with_residual(sum);
+  const auto [next, same] = mlp_layernorm_->forward_with_residual(sum);
   return add_mlp(nn::linear_shared_input(readers_of_mlp(), next, context), same, context);
 }
 

@@ -42,6 +42,22 @@ void parse_rotary_heads(const ConfigReader& config, RotaryDecoderConfig& c) {
   }
 }
 
+void split_hidden_size(RotaryDecoderConfig& c, const char* hidden_key, const char* heads_key) {
+  c.num_key_value_heads = c.num_attention_heads;
+  c.head_dim = c.hidden_size / c.num_attention_heads;
+  if (c.head_dim * c.num_attention_heads == c.hidden_size) return;
+  throw FormatError("config.json: found {} = {}, expected a multiple of {} = {}; fix the file",
+                    hidden_key, c.hidden_size, heads_key, c.num_attention_heads);
+}
+
+void refuse_tie(const RotaryDecoderConfig& c, const std::string& family) {
+  if (!c.tie_word_embeddings) return;
+  throw ConfigError(
+      "config.json: found tie_word_embeddings = True, expected False in a {} model, as in the "
+      "published ones; use a checkpoint whose output layer has a weight of its own",
+      family);
+}
+
 void refuse_other_head_dim(const RotaryDecoderConfig& c, const std::string& family) {
   if (c.head_dim * c.num_attention_heads == c.hidden_size) return;
   throw ConfigError(

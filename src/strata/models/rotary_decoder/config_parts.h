@@ -17,6 +17,13 @@ void parse_rotary_common(const ConfigReader& config, RotaryDecoderConfig& c,
 // Call when num_key_value_heads is known.
 void parse_rotary_heads(const ConfigReader& config, RotaryDecoderConfig& c);
 
+// Heads that share the hidden size out, as many of keys as of queries. FormatError that names both
+// keys where they cannot.
+void split_hidden_size(RotaryDecoderConfig& c, const char* hidden_key, const char* heads_key);
+
+// ConfigError for an output layer that is tied, where it has a bias, which the table has not.
+void refuse_tie(const RotaryDecoderConfig& c, const std::string& family);
+
 // ConfigError for a head_dim of which the reference would take a part for another.
 void refuse_other_head_dim(const RotaryDecoderConfig& c, const std::string& family);
 
