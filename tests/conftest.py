@@ -66,6 +66,7 @@ class Inputs:
         "falcon": tiny_llama.FALCON,
         "falcon_40b": tiny_llama.FALCON_40B,
         "bloom": tiny_llama.BLOOM,
+        "mpt": tiny_llama.MPT,
         "qwen3_moe": tiny_llama.QWEN3_MOE,
         "qwen2_moe": tiny_llama.QWEN2_MOE,
         "mixtral": tiny_llama.MIXTRAL,

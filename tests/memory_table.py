@@ -76,6 +76,7 @@ GPT_NEO = dict(family="gpt_neo", vocab_size=V, hidden_size=H, intermediate_size=
                attention_types=[[["global", "local"], L // 2]])
 FALCON_40B = dict(GPT_NEOX, family="falcon", num_kv_heads=KEYS, new_decoder_architecture=True)
 del FALCON_40B["intermediate_size"]
+MPT = dict(family="mpt", vocab_size=V, d_model=H, n_layers=L, n_heads=HEADS, attn_config=dict(clip_qkv=4.0))
 BLOOM = dict(family="bloom", vocab_size=V, hidden_size=H, n_layer=L, n_head=HEADS)
 GLM4 = dict(MODEL, family="glm4", head_dim=64)
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
@@ -243,6 +244,8 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="falcon 40b")),
     (2, "FULL_SHARD", dict(model="bloom")),
     (1, "NO_SHARD", dict(LORA, model="bloom", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="mpt")),
+    (1, "NO_SHARD", dict(LORA, model="mpt", **WHOLE)),
     (2, "FULL_SHARD", dict(model="glm4")),
     (1, "NO_SHARD", dict(LORA, model="glm4", **WHOLE)),
     (1, "NO_SHARD", dict(model="mixture")),
@@ -343,7 +346,7 @@ def other_model(name, beside):
               "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "gpt_neo": GPT_NEO,
-              "falcon 40b": FALCON_40B, "bloom": BLOOM,
+              "falcon 40b": FALCON_40B, "bloom": BLOOM, "mpt": MPT,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
               "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,
               "gpt_oss": GPT_OSS}

@@ -84,6 +84,7 @@ GPT_NEO = dict(family="gpt_neo", hidden_size=42, intermediate_size=44, num_layer
 FALCON = dict(family="falcon", hidden_size=42, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
 FALCON_40B = dict(FALCON, hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True)
 BLOOM = dict(family="bloom", hidden_size=42, n_layer=2, n_head=3, hidden_dropout=0.1, attention_dropout=0.1)
+MPT = dict(family="mpt", d_model=42, n_layers=2, n_heads=3, attn_config=dict(clip_qkv=0.5))
 # Mixtures of experts; the second has layers without, and an expert of all tokens.
 # transformers' grouped products need sizes of multiples of 16 bytes.
 UNBALANCED = dict(PLAIN, router_aux_loss_coef=0.0)

@@ -63,7 +63,7 @@ def load(folder):
                                         ("hunyuan", 2), ("ministral3", 2),
                                         ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
                                         ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3), ("olmo", 2), ("nemotron", 3), ("jais2", 2), ("gptj", 2), ("gpt_neo", 3),
-                                        ("falcon", 2), ("falcon_40b", 3), ("bloom", 3),
+                                        ("falcon", 2), ("falcon_40b", 3), ("bloom", 3), ("mpt", 2),
                                         ("qwen3_moe", 3), ("qwen2_moe", 2),
                                         ("mixtral", 2), ("glm4_moe", 3), ("gpt_oss", 3), ("lfm2_moe", 2), ("granitemoehybrid", 3),
                                         ("bamba", 2), ("falcon_h1", 3), ("nemotron_h", 3)])
@@ -72,7 +72,7 @@ def test_full_model(inputs, tmp_path, name, world):
     folder = run.folder
     model = load(folder)
     is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
-                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "gpt_neo", "falcon", "falcon_40b", "bloom", "ernie4_5", "lfm2_moe")
+                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "gpt_neo", "falcon", "falcon_40b", "bloom", "mpt", "ernie4_5", "lfm2_moe")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -318,6 +318,7 @@ LORA_CASES = {
     "gpt_neo_ia3": ("gpt_neo", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "nemotron": ("nemotron", dict(lora_target_modules="all-linear", lora_modules_to_save=["input_layernorm"])),
     "bloom": ("bloom", dict(lora_target_modules="all-linear")),
+    "mpt": ("mpt", {}),
     "opt_ia3": ("opt", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "gpt_neox_ia3": ("gpt_neox", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),

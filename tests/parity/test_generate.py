@@ -77,6 +77,7 @@ MODELS = {
     "falcon": dict(family="falcon"),
     "falcon_40b": dict(family="falcon", new_decoder_architecture=True, num_kv_heads=2),
     "bloom": dict(family="bloom", n_head=3, hidden_size=36),
+    "mpt": dict(family="mpt", n_heads=3, d_model=36, attn_config=dict(clip_qkv=0.9)),
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
@@ -123,7 +124,7 @@ ADAPTERS = {
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
 PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
-WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+WITHOUT_IA3 = ["mpt", "starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]

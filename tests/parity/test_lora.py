@@ -49,6 +49,7 @@ STABLELM = dict(family="stablelm", num_key_value_heads=2, qk_layernorm=True, use
 FALCON = dict(family="falcon", hidden_size=30, num_attention_heads=3)
 FALCON_40B = dict(family="falcon", hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True,
                   bias=True)
+MPT = dict(family="mpt", n_heads=3, d_model=36, attn_config=dict(clip_qkv=0.5))
 BLOOM = dict(family="bloom", n_head=3, hidden_size=36)
 GPTJ = dict(family="gptj", n_embd=30, n_head=3, rotary_dim=6, n_inner=44)
 GPT_NEO = dict(family="gpt_neo", hidden_size=30, num_heads=3, intermediate_size=44)
@@ -332,6 +333,11 @@ CASES = {
     "bloom_all": (BLOOM, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "bloom_ia3": (BLOOM, dict(peft_type="IA3")),
     "bloom_dora": (BLOOM, dict(target_modules=["query_key_value", "dense_4h_to_h"], r=4, use_dora=True)),
+    "mpt": (MPT, {}),
+    "mpt_all": (MPT, dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "mpt_dora": (MPT, dict(target_modules=["Wqkv", "down_proj"], r=4, use_dora=True)),
+    "mpt_ia3": (MPT, dict(peft_type="IA3", target_modules=["Wqkv", "down_proj"], feedforward_modules=["down_proj"])),
+    "mpt_saved": (MPT, dict(target_modules=["up_proj"], modules_to_save=["norm_1", "wte"])),
     "bloom_saved": (BLOOM, dict(modules_to_save=["word_embeddings_layernorm", "word_embeddings"])),
     "pissa_dora": ({}, dict(target_modules=["o_proj"], r=4, init_lora_weights="pissa",
                             use_dora=True)),
@@ -339,7 +345,7 @@ CASES = {
 FROM_BASE = {"phi3_dora", "gemma2_dora_head", "glm4_moe_dora", "deepseek_dora", "olmo3_dora", "pissa", "pissa_fast", "olora", "pissa_dora", "dora", "dora_biased", "gemma4_dora", "qwen3_5_dora", "lfm2_dora",
              "dora_head", "dora_embedding", "dora_embedding_tied", "gemma_dora_embedding",
              "gpt2_dora", "bigcode_dora", "bigcode_pissa", "neox_dora", "neox_pissa", "opt_dora", "cohere_dora",
-             "phi_dora_head", "bloom_dora"}
+             "phi_dora_head", "bloom_dora", "mpt_dora"}
 
 
 def file_name(name):

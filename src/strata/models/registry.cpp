@@ -281,6 +281,7 @@ const std::map<std::string, Family>& families() {
        {.create = create_modernbert,
         .classifier = "ModernBertForSequenceClassification",
         .head_dense = "head.dense.weight"}},
+      {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
       {"nemotron",
        {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
       {"nemotron_h",
