@@ -62,6 +62,7 @@ class Inputs:
         "nemotron": tiny_llama.NEMOTRON,
         "jais2": tiny_llama.JAIS2,
         "gptj": tiny_llama.GPTJ,
+        "codegen": tiny_llama.CODEGEN,
         "gpt_neo": tiny_llama.GPT_NEO,
         "falcon": tiny_llama.FALCON,
         "falcon_40b": tiny_llama.FALCON_40B,

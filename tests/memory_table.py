@@ -72,6 +72,7 @@ PHI = dict(MODEL, family="phi")
 OLMO = dict(MODEL, family="olmo", clip_qkv=4.0)
 NEMOTRON = dict(MODEL, family="nemotron")
 GPTJ = dict(family="gptj", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS, rotary_dim=8)
+CODEGEN = dict(GPTJ, family="codegen")
 GPT_NEO = dict(family="gpt_neo", vocab_size=V, hidden_size=H, intermediate_size=I, num_layers=L, num_heads=HEADS, window_size=32,
                attention_types=[[["global", "local"], L // 2]])
 FALCON_40B = dict(GPT_NEOX, family="falcon", num_kv_heads=KEYS, new_decoder_architecture=True)
@@ -239,6 +240,7 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="olmo", **WHOLE)),
     (2, "FULL_SHARD", dict(model="nemotron")),
     (2, "FULL_SHARD", dict(model="gptj")),
+    (2, "FULL_SHARD", dict(model="codegen", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="gpt_neo", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(LORA, model="gpt_neo", **WHOLE)),
     (2, "FULL_SHARD", dict(model="falcon 40b")),
@@ -345,7 +347,7 @@ def other_model(name, beside):
               "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
               "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
-              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "gpt_neo": GPT_NEO,
+              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO,
               "falcon 40b": FALCON_40B, "bloom": BLOOM, "mpt": MPT,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
               "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,

@@ -78,6 +78,7 @@ NEMOTRON = dict(PLAIN, family="nemotron", hidden_size=48, num_attention_heads=3,
 JAIS2 = dict(PLAIN, family="jais2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 # Some channels turn, each with its neighbour; learned positions, scores that are not scaled, a window in every second layer.
 GPTJ = dict(family="gptj", n_embd=42, n_layer=2, n_head=3, n_inner=44, rotary_dim=6, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
+CODEGEN = dict(family="codegen", n_embd=40, n_layer=2, n_head=4, n_inner=44, rotary_dim=6, resid_pdrop=0.1)
 GPT_NEO = dict(family="gpt_neo", hidden_size=42, intermediate_size=44, num_layers=2, num_heads=3, attention_types=[[["global", "local"], 1]],
                window_size=7, resid_dropout=0.1, embed_dropout=0.1, attention_dropout=0.1)
 # q, k and v are one matrix; as the 40B, and ALiBi.

@@ -73,6 +73,7 @@ MODELS = {
     "nemotron": dict(family="nemotron", num_key_value_heads=2),
     "jais2": dict(family="jais2", num_key_value_heads=2),
     "gptj": dict(family="gptj"),
+    "codegen": dict(family="codegen"),
     "gpt_neo": dict(family="gpt_neo"),
     "falcon": dict(family="falcon"),
     "falcon_40b": dict(family="falcon", new_decoder_architecture=True, num_kv_heads=2),
@@ -124,7 +125,7 @@ ADAPTERS = {
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
 PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
-WITHOUT_IA3 = ["mpt", "starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+WITHOUT_IA3 = ["codegen", "mpt", "starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]

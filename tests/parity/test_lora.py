@@ -52,6 +52,7 @@ FALCON_40B = dict(family="falcon", hidden_size=48, num_attention_heads=6, num_kv
 MPT = dict(family="mpt", n_heads=3, d_model=36, attn_config=dict(clip_qkv=0.5))
 BLOOM = dict(family="bloom", n_head=3, hidden_size=36)
 GPTJ = dict(family="gptj", n_embd=30, n_head=3, rotary_dim=6, n_inner=44)
+CODEGEN = dict(family="codegen", n_inner=44)
 GPT_NEO = dict(family="gpt_neo", hidden_size=30, num_heads=3, intermediate_size=44)
 NEOX = dict(family="gpt_neox", hidden_size=48, num_attention_heads=3, rotary_pct=0.3)
 
@@ -319,6 +320,8 @@ CASES = {
     "gptj_all": (GPTJ, dict(target_modules="all-linear", r=3, lora_alpha=5, bias="all")),
     "gptj_ia3": (GPTJ, dict(peft_type="IA3")),
     "gptj_head": (GPTJ, dict(target_modules=["lm_head", "out_proj"], r=2)),
+    "codegen": (CODEGEN, {}),
+    "codegen_all": (CODEGEN, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "gpt_neo": (GPT_NEO, {}),
     "gpt_neo_all": (GPT_NEO, dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "gpt_neo_ia3": (GPT_NEO, dict(peft_type="IA3")),

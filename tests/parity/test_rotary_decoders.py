@@ -1,4 +1,4 @@
-"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J and GPT-Neo, finite differences for dropout."""
+"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J, CodeGen and GPT-Neo, finite differences for dropout."""
 
 import json
 
@@ -111,6 +111,10 @@ GPTJ = {
     "gptj_odd": dict(n_embd=30, n_head=3, rotary_dim=6, n_layer=3, vocab_size=101, activation_function="silu"),
     "gptj_one_head": dict(n_head=1, rotary_dim=10, layer_norm_epsilon=1e-3),
 }
+CODEGEN = {
+    "codegen": {},
+    "codegen_odd": dict(n_embd=48, n_head=8, rotary_dim=6, n_layer=3, n_inner=44, vocab_size=101, activation_function="silu"),
+}
 GPT_NEO = {
     "gpt_neo": {},
     "gpt_neo_local": dict(attention_types=[[["local"], 2]], window_size=5, activation_function="gelu"),
@@ -127,7 +131,7 @@ def remove_nulls(folder):
 
 
 FAMILIES = {"starcoder2": STARCODER2, "cohere": COHERE, "cohere2": COHERE2, "phi": PHI, "stablelm": STABLELM,
-            "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2, "gptj": GPTJ, "gpt_neo": GPT_NEO}
+            "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO}
 CONFIGS = {name: dict(settings, family=family) for family, table in FAMILIES.items()
            for name, settings in table.items()}
 
@@ -191,7 +195,7 @@ def checkpointing_is_bit_equal(folder, settings):
 
 @pytest.mark.parametrize("name", ["starcoder2_window", "cohere_head_norms", "cohere2", "phi_head_norms",
                                   "stablelm_head_norms", "stablelm", "olmo_limited", "nemotron", "jais2",
-                                  "gptj", "gpt_neo"])
+                                  "gptj", "codegen_odd", "gpt_neo"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -203,6 +207,7 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
     ("stablelm_odd", "hidden_dropout"), ("olmo_limited", "attention_dropout"), ("nemotron", "attention_dropout"),
     ("jais2", "attention_dropout"),
     *(("gptj", rate) for rate in ("attn_pdrop", "resid_pdrop", "embd_pdrop")),
+    *(("codegen", rate) for rate in ("attn_pdrop", "resid_pdrop", "embd_pdrop")),
     *(("gpt_neo", rate) for rate in ("attention_dropout", "resid_dropout", "embed_dropout")), ("cohere", "attention_dropout"), ("cohere2", "attention_dropout")])
 def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, name, rate):
     loss_has_the_slope_of_its_gradients(tmp_path, CONFIGS[name], rate)
@@ -246,7 +251,7 @@ def test_what_says_which_layers_of_gpt_neo_have_a_window(tmp_path, change):
     assert max(errors_beside(tensors, model, loss, logits).values()) < 1e-5
 
 
-@pytest.mark.parametrize("name,body,mask", [("gptj", "transformer.", "attn.bias"), ("gptj", "", "attn.masked_bias"),
+@pytest.mark.parametrize("name,body,mask", [("gptj", "transformer.", "attn.bias"), ("gptj", "", "attn.masked_bias"), ("codegen", "transformer.", "attn.causal_mask"),
                                             ("gpt_neo", "", "attn.attention.bias"),
                                             ("gpt_neo", "transformer.", "attn.attention.masked_bias")])
 def test_files_of_first_versions_hold_masks(tmp_path, name, body, mask):
@@ -299,6 +304,8 @@ def test_more_tokens_than_learned_positions_are_named(tmp_path):
     ("gptj", dict(rotary_dim=7), "found rotary_dim = 7, expected an even number"),
     ("gptj", dict(rotary_dim=10), "found rotary_dim = 10, expected an even number of at most n_embd / n_head = 8"),
     ("gptj", dict(tie_word_embeddings=True), "found tie_word_embeddings = True, expected False in a GPT-J model"),
+    ("codegen", dict(n_head=2), "found n_head = 2, expected a multiple of 4, the parts of a CodeGen model's heads"),
+    ("codegen", dict(tie_word_embeddings=True), "found tie_word_embeddings = True, expected False in a CodeGen model"),
     ("gpt_neo", dict(num_heads=5), "found hidden_size = 32, expected a multiple of num_heads = 5"),
     ("gpt_neo", dict(attention_layers=["global"]), "found 1 kinds of layers in attention_types or attention_layers, expected num_layers = 2"),
     ("gpt_neo", dict(attention_layers=None, attention_types=None), "found 24 kinds of layers"),

@@ -21,6 +21,7 @@ constexpr Body kBodies[] = {
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
     {"gpt_neo", "transformer.", {"wte.", "wpe.", "h.", "ln_f."}},
     {"mpt", "transformer.", {"wte.", "blocks.", "norm_f."}},
+    {"codegen", "transformer.", {"wte.", "h.", "ln_f."}},
     {"gptj", "transformer.", {"wte.", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},

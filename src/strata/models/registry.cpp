@@ -199,6 +199,7 @@ const std::map<std::string, Family>& families() {
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
+      {"codegen", {create_rotary_decoder<parse_codegen_config>, nullptr}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"deepseek_v2",

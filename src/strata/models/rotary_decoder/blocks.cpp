@@ -22,6 +22,30 @@ std::string attention_path(const RotaryDecoderConfig& c, int64_t index) {
   return fmt::format("{}.{}.{}", c.layers_name, index, c.attention_name);
 }
 
+std::vector<nn::Linear> make_qkv(const RotaryDecoderConfig& c, const std::string& attention,
+                                 at::ScalarType storage) {
+  const int64_t of_q = c.num_attention_heads * c.head_dim,
+                of_k = c.num_key_value_heads * c.head_dim;
+  std::vector<nn::Linear> layers;
+  const auto add = [&](const char* name, int64_t out) {
+    layers.emplace_back(attention + "." + name, shape(c.hidden_size, out, c.input_bias, storage));
+  };
+  if (c.fused_parts > 0) {
+    add("qkv_proj", of_q + 2 * of_k);
+    return layers;
+  }
+  add("q_proj", of_q);
+  add("k_proj", of_k);
+  add("v_proj", of_k);
+  return layers;
+}
+
+// q, k and v out of the one matrix' outputs, in which each part of the heads has q, then v, then k.
+std::vector<at::Tensor> split_parts(const at::Tensor& fused, int64_t parts) {
+  const at::Tensor rows = fused.view({fused.size(0), parts, 3, -1});
+  return {rows.select(2, 0).flatten(1), rows.select(2, 2).flatten(1), rows.select(2, 1).flatten(1)};
+}
+
 nn::HeadNormOptions head_norm(const RotaryDecoderConfig& c, int64_t heads) {
   return {.weights = *c.head_norms, .num_heads = heads, .head_dim = c.head_dim, .eps = c.norm_eps};
 }
@@ -34,12 +58,7 @@ RotaryDecoderLayer::RotaryDecoderLayer(const RotaryDecoderConfig& c, int64_t ind
       index_(index),
       path_(c.layers_name + "." + std::to_string(index)),
       rope_(rope),
-      q_proj_(attention_path(c, index) + ".q_proj",
-              shape(c.hidden_size, c.num_attention_heads * c.head_dim, c.input_bias, storage)),
-      k_proj_(attention_path(c, index) + ".k_proj",
-              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
-      v_proj_(attention_path(c, index) + ".v_proj",
-              shape(c.hidden_size, c.num_key_value_heads * c.head_dim, c.input_bias, storage)),
+      qkv_(make_qkv(c, attention_path(c, index), storage)),
       output_(attention_path(c, index) + "." + c.output_name,
               shape(c.num_attention_heads * c.head_dim, c.hidden_size, c.output_bias, storage)),
       mlp_input_(path_ + ".mlp." + c.mlp_input_name,
@@ -64,8 +83,10 @@ RotaryDecoderLayer::RotaryDecoderLayer(const RotaryDecoderConfig& c, int64_t ind
 }
 
 std::vector<nn::Linear*> RotaryDecoderLayer::linears() {
-  std::vector<nn::Linear*> list{&q_proj_, &k_proj_, &v_proj_, &output_};
-  if (config_.queries_come_third) std::rotate(list.begin(), list.begin() + 1, list.begin() + 3);
+  std::vector<nn::Linear*> list;
+  for (nn::Linear& layer : qkv_) list.push_back(&layer);
+  if (config_.queries_come_third) std::rotate(list.begin(), list.begin() + 1, list.end());
+  list.push_back(&output_);
   if (mlp_gate_) list.push_back(&*mlp_gate_);
   list.insert(list.end(), {&mlp_input_, &mlp_output_});
   return list;
@@ -74,7 +95,7 @@ std::vector<nn::Linear*> RotaryDecoderLayer::linears() {
 std::vector<nn::Parameter*> RotaryDecoderLayer::parameters() {
   std::vector<nn::Parameter*> list;
   const std::vector<nn::Linear*> layers = linears();
-  const auto mlp_begin = layers.begin() + 4;  // behind q, k, v and attention's output
+  const auto mlp_begin = layers.begin() + std::ssize(qkv_) + 1;  // behind attention's output
   if (config_.norms_come_first) input_layernorm_.append_parameters(list);
   for (auto layer = layers.begin(); layer != mlp_begin; ++layer) (*layer)->append_parameters(list);
   if (q_norm_) {
@@ -90,7 +111,9 @@ std::vector<nn::Parameter*> RotaryDecoderLayer::parameters() {
 }
 
 std::vector<const nn::Linear*> RotaryDecoderLayer::readers_of_attention() const {
-  return {&q_proj_, &k_proj_, &v_proj_};
+  std::vector<const nn::Linear*> list;
+  for (const nn::Linear& layer : qkv_) list.push_back(&layer);
+  return list;
 }
 
 std::vector<const nn::Linear*> RotaryDecoderLayer::readers_of_mlp() const {
@@ -101,6 +124,7 @@ std::vector<const nn::Linear*> RotaryDecoderLayer::readers_of_mlp() const {
 at::Tensor RotaryDecoderLayer::add_attention(std::vector<at::Tensor> qkv,
                                              const at::Tensor& residual,
                                              const nn::ForwardContext& context) {
+  if (config_.fused_parts > 0) qkv = split_parts(qkv[0], config_.fused_parts);
   if (q_norm_) {
     qkv[0] = q_norm_->forward(qkv[0]);
     qkv[1] = k_norm_->forward(qkv[1]);

@@ -1,5 +1,5 @@
 // The layer of decoders with LayerNorm and rotated heads whose q, k and v are matrices of their own
-// (StarCoder 2, Command R, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J, and
+// (StarCoder 2, Command R, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J, CodeGen, and
 // GPT-Neo, whose heads are not rotated). Owns: its layers and the order
 // of operations. Never: embedding and head (decoder_embedding.h, decoder_head.h), gathering,
 // checkpointing, the chain (rotary_decoder/model.h).
@@ -45,7 +45,8 @@ class RotaryDecoderLayer final : public Block {
   int64_t index_;
   std::string path_;
   nn::Rope* rope_;
-  nn::Linear q_proj_, k_proj_, v_proj_, output_;
+  std::vector<nn::Linear> qkv_;  // q, k and v, or all of them in one
+  nn::Linear output_;
   std::optional<nn::HeadNorm> q_norm_, k_norm_;
   std::optional<nn::Linear> mlp_gate_;
   nn::Linear mlp_input_, mlp_output_;

@@ -1,8 +1,8 @@
 // The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi, StableLM, OLMo, Nemotron or
-// Jais 2, and of GPT-J or GPT-Neo, which have other names and the latter learned positions, read
-// from config.json and checked. Owns: names, defaults and relations of the keys. Never: weights.
-// Source: transformers
-// configuration_{starcoder2,cohere,cohere2,phi,stablelm,olmo,nemotron,jais2,gptj,gpt_neo}.py.
+// Jais 2, and of GPT-J, CodeGen or GPT-Neo, which have other names and the latter learned
+// positions, read from config.json and checked. Owns: names, defaults and relations of the keys.
+// Never: weights. Source: transformers
+// configuration_{starcoder2,cohere,cohere2,phi,stablelm,olmo,nemotron,jais2,gptj,codegen,gpt_neo}.py.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,7 @@ struct RotaryDecoderConfig {
   std::string final_norm_name = "model.norm";
   bool norms_come_first = false;    // among a layer's parameters, each before what reads it
   bool queries_come_third = false;  // behind k and v
+  int64_t fused_parts = 0;  // of the heads, in one matrix, each as q, v, k; 0: three matrices
   std::vector<std::string> ignored_suffixes = {"rotary_emb.inv_freq"};  // as TiedDecoder's
 
   int64_t vocab_size = 0;
@@ -87,6 +88,7 @@ RotaryDecoderConfig parse_olmo_config(const Json& config);
 RotaryDecoderConfig parse_nemotron_config(const Json& config);
 RotaryDecoderConfig parse_jais2_config(const Json& config);
 RotaryDecoderConfig parse_gptj_config(const Json& config);
+RotaryDecoderConfig parse_codegen_config(const Json& config);
 RotaryDecoderConfig parse_gpt_neo_config(const Json& config);
 
 }  // namespace strata::models

@@ -1,5 +1,6 @@
-// Settings of GPT-J: attention and MLP side by side, the first channels of a head turn with their
-// neighbours. Source: transformers configuration_gptj.py, modeling_gptj.py.
+// Settings of GPT-J and CodeGen: attention and MLP side by side, the first channels of a head turn
+// with their neighbours. Source: transformers configuration_{gptj,codegen}.py,
+// modeling_{gptj,codegen}.py.
 #include "strata/base/error.h"
 #include "strata/models/plain_activation.h"
 #include "strata/models/rotary_decoder/config.h"
@@ -37,16 +38,9 @@ int64_t parse_rotary_dim(const ConfigReader& config, int64_t head_dim) {
       is_null ? "None" : std::to_string(channels), head_dim);
 }
 
-}  // namespace
-
-RotaryDecoderConfig parse_gptj_config(const Json& json) {
-  const ConfigReader config(json);
+// What both share. `family`: as messages call it.
+RotaryDecoderConfig parse_gptj_family(const ConfigReader& config, const std::string& family) {
   RotaryDecoderConfig c;
-  c.layer_class = "GPTJBlock";
-  c.architecture = "GPTJForCausalLM";
-  c.lora_targets = c.vera_targets = {"q_proj", "v_proj"};
-  c.ia3_targets = {"q_proj", "v_proj", "fc_out"};
-  c.ia3_feedforward = {"fc_out"};
   c.embedding_name = "transformer.wte";
   c.layers_name = "transformer.h";
   c.attention_name = "attn";
@@ -55,8 +49,8 @@ RotaryDecoderConfig parse_gptj_config(const Json& json) {
   c.mlp_input_name = "fc_in";
   c.mlp_output_name = "fc_out";
   c.final_norm_name = "transformer.ln_f";
-  c.norms_come_first = c.queries_come_third = true;
-  c.ignored_suffixes = {".attn.bias", ".attn.masked_bias"};
+  c.norms_come_first = true;
+  c.ignored_suffixes = {".attn.bias", ".attn.masked_bias", ".attn.causal_mask"};
   c.mlp_bias = c.head_bias = true;
   c.is_parallel = true;
   c.has_gated_mlp = false;
@@ -68,7 +62,7 @@ RotaryDecoderConfig parse_gptj_config(const Json& json) {
   c.attention_output_dropout = c.mlp_dropout = config.dropout_rate("resid_pdrop", 0.0);
   c.embedding_dropout = config.dropout_rate("embd_pdrop", 0.0);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
-  refuse_tie(c, "GPT-J");
+  refuse_tie(c, family);
   nn::RopeOptions& rope = c.rope.emplace();
   rope.head_dim = parse_rotary_dim(config, c.head_dim);
   rope.max_position_embeddings = c.max_position_embeddings;
@@ -76,6 +70,32 @@ RotaryDecoderConfig parse_gptj_config(const Json& json) {
   // Sines and cosines of each layer's own.
   c.buffer_bytes = c.num_hidden_layers * c.max_position_embeddings * rope.head_dim * 4;
   return c;
+}
+
+}  // namespace
+
+RotaryDecoderConfig parse_gptj_config(const Json& json) {
+  RotaryDecoderConfig c = parse_gptj_family(ConfigReader(json), "GPT-J");
+  c.layer_class = "GPTJBlock";
+  c.architecture = "GPTJForCausalLM";
+  c.lora_targets = c.vera_targets = {"q_proj", "v_proj"};
+  c.ia3_targets = {"q_proj", "v_proj", "fc_out"};
+  c.ia3_feedforward = {"fc_out"};
+  c.queries_come_third = true;
+  return c;
+}
+
+RotaryDecoderConfig parse_codegen_config(const Json& json) {
+  RotaryDecoderConfig c = parse_gptj_family(ConfigReader(json), "CodeGen");
+  c.layer_class = "CodeGenBlock";
+  c.architecture = "CodeGenForCausalLM";
+  c.lora_targets = c.vera_targets = {"qkv_proj"};
+  c.fused_parts = 4;  // as many as the chips that the first code was spread over
+  if (c.num_attention_heads % c.fused_parts == 0) return c;
+  throw FormatError(
+      "config.json: found n_head = {}, expected a multiple of {}, the parts of a CodeGen model's "
+      "heads; fix the file",
+      c.num_attention_heads, c.fused_parts);
 }
 
 }  // namespace strata::models
