@@ -146,6 +146,14 @@ ARCEE = dict(PLAIN, family="arcee", mlp_bias=True)
 APERTUS = dict(PLAIN, family="apertus", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2)
 ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
+# Names of other models for Llama's layers; a window in three layers of four; norms on both sides with factors around everything.
+INTERNLM3 = dict(PLAIN, family="internlm3", head_dim=8, attention_bias=True, mlp_bias=True)
+CWM = dict(PLAIN, family="cwm", num_hidden_layers=3, head_dim=8, sliding_window=7)
+HELIUM = dict(PLAIN, family="helium", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=10, attention_dropout=0.1)
+HYPERCLOVAX = dict(PLAIN, family="hyperclovax", hidden_size=36, num_attention_heads=6, num_key_value_heads=1, tie_word_embeddings=True,
+                   embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=0.8)
+VAULTGEMMA = dict(PLAIN, family="vaultgemma", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
+                  attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
 # Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.
