@@ -53,6 +53,7 @@ class Inputs:
         "helium": tiny_llama.HELIUM,
         "hyperclovax": tiny_llama.HYPERCLOVAX,
         "vaultgemma": tiny_llama.VAULTGEMMA,
+        "minicpm3": tiny_llama.MINICPM3,
         "gpt2": tiny_llama.GPT2,
         "bigcode": tiny_llama.GPT_BIGCODE,
         "gpt_neox": tiny_llama.GPT_NEOX,

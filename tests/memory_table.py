@@ -51,6 +51,7 @@ GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
 SEED_OSS = dict(MODEL, family="seed_oss", head_dim=64)
+MINICPM3 = dict(MODEL, family="minicpm3", num_key_value_heads=HEADS, kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16)
 HYPERCLOVAX = dict(MODEL, family="hyperclovax", residual_multiplier=0.35)
 ARCEE = dict(MODEL, family="arcee")
 APERTUS = dict(MODEL, family="apertus")
@@ -222,6 +223,7 @@ TABLE = [
     (1, "NO_SHARD", dict(model="hunyuan moe", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="hunyuan moe", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="ministral3", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="minicpm3", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="hyperclovax", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(LORA, model="hyperclovax", **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="arcee", gradient_checkpointing_mode="selective")),
@@ -348,7 +350,7 @@ def other_model(name, beside):
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
               "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35, "lfm2 experts": LFM2_MOE, "granite hybrid": GRANITE_HYBRID,
               "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
-              "seed_oss": SEED_OSS, "arcee": ARCEE, "hyperclovax": HYPERCLOVAX, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
+              "seed_oss": SEED_OSS, "arcee": ARCEE, "hyperclovax": HYPERCLOVAX, "minicpm3": MINICPM3, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO,
               "falcon 40b": FALCON_40B, "bloom": BLOOM, "mpt": MPT,

@@ -154,6 +154,8 @@ HYPERCLOVAX = dict(PLAIN, family="hyperclovax", hidden_size=36, num_attention_he
                    embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=0.8)
 VAULTGEMMA = dict(PLAIN, family="vaultgemma", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
                   attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
+MINICPM3 = dict(PLAIN, family="minicpm3", num_key_value_heads=4, kv_lora_rank=14, q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4,
+                scale_emb=2.5, dim_model_base=20)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
 # Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.

@@ -17,7 +17,7 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma",
                                     "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_experts", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4",
                                     "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "internlm3", "cwm",
-                                    "helium", "hyperclovax", "vaultgemma", "gpt2", "bigcode",
+                                    "helium", "hyperclovax", "vaultgemma", "minicpm3", "gpt2", "bigcode",
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "olmo", "nemotron", "jais2", "gptj", "codegen", "gpt_neo", "falcon", "falcon_40b",
                                     "bloom", "mpt", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss",
                                     "olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "exaone_moe", "llama4_text",

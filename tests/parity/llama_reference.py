@@ -22,6 +22,7 @@ GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2
 DEEPSEEK_BASE = dict(GLM4_MOE_BASE, first_k_dense_replace=1, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4,
                      v_head_dim=8, n_shared_experts=1, n_group=1, topk_group=1)
 del DEEPSEEK_BASE["head_dim"]
+MINICPM3_BASE = dict(BASE, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, scale_emb=2.5, dim_model_base=20)
 # Every second layer has experts.
 ERNIE_MOE_BASE = dict(BASE, moe_num_experts=5, moe_k=2, moe_intermediate_size=14, moe_layer_interval=2, moe_layer_start_index=0)
 # Every second layer has experts, every third neither positions nor chunks.
@@ -80,7 +81,7 @@ BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRO
          "ernie4_5_moe": ERNIE_MOE_BASE, "llama4_text": LLAMA4_BASE,
          "hunyuan_v1_moe": dict(BASE, head_dim=8, num_experts=5, moe_topk=2, intermediate_size=14),
          "exaone_moe": dict(BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14),
-         "deepseek_v2": DEEPSEEK_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
+         "deepseek_v2": DEEPSEEK_BASE, "minicpm3": MINICPM3_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
          "cohere": dict(BASE, pad_token_id=0), "cohere2": dict(BASE, pad_token_id=0),
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
 # A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.

@@ -98,6 +98,7 @@ MODELS = {
     "cwm": dict(family="cwm", num_key_value_heads=2, num_hidden_layers=3, sliding_window=6),
     "helium": dict(family="helium", num_key_value_heads=2),
     "hyperclovax": dict(family="hyperclovax", num_key_value_heads=2, residual_multiplier=0.6, logits_scaling=0.7),
+    "minicpm3": dict(family="minicpm3"),
     "vaultgemma": dict(family="vaultgemma", num_key_value_heads=2, sliding_window=6, query_pre_attn_scalar=8),
     "arcee": dict(family="arcee", num_key_value_heads=2),
     "apertus": dict(family="apertus", num_key_value_heads=2),
@@ -134,10 +135,10 @@ WITHOUT_IA3 = ["codegen", "mpt", "starcoder2", "cohere", "cohere2", "stablelm", 
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]
-OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite"]
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
-    ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none")] + [
+    ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none"), ("minicpm3", "none"), ("minicpm3", "lora")] + [
     (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [

@@ -1,4 +1,4 @@
-"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X and VaultGemma."""
+"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma and MiniCPM3."""
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 from llama_reference import LLAMA3, make_documents, run_reference, save_checkpoint
 from probe import run_probe, run_probe_raw
 from test_gpt2 import edit_config
-from test_llama import DYNAMIC, LINEAR, ROPE_500, YARN
+from test_llama import DYNAMIC, LINEAR, LONGROPE, ROPE_500, YARN
 from test_rotary_decoders import FAST, LENGTHS, checkpointing_is_bit_equal, closeness_of_bfloat16, errors_beside
 
 FACTORS = dict(embedding_multiplier=2.5, attention_multiplier=0.2, residual_multiplier=0.35, logits_scaling=0.6)
@@ -47,7 +47,17 @@ VAULTGEMMA = {
     "vaultgemma_one_head": dict(num_attention_heads=1, num_key_value_heads=1, head_dim=12, query_pre_attn_scalar=12, sliding_window=40,
                                 final_logit_softcapping=None, attn_logit_softcapping=2.0),
 }
-FAMILIES = {"internlm3": INTERNLM3, "cwm": CWM, "helium": HELIUM, "hyperclovax": HYPERCLOVAX, "vaultgemma": VAULTGEMMA}
+MINICPM3 = {
+    "minicpm3": dict(v_head_dim=8, rope_parameters=ROPE_500),
+    "minicpm3_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=3, intermediate_size=44, vocab_size=101,
+                         num_hidden_layers=3, q_lora_rank=None, scale_depth=None, tie_word_embeddings=False, pad_token_id=5,
+                         rope_parameters=YARN),
+    "minicpm3_one_head": dict(num_attention_heads=1, num_key_value_heads=1, v_head_dim=7, attention_bias=True, mlp_bias=True, scale_emb=1,
+                              dim_model_base=None, rope_parameters=FAST),
+    "minicpm3_longrope": dict(num_key_value_heads=None, rope_parameters=dict(LONGROPE, short_factor=[1.0, 1.5], long_factor=[2.0, 5.0])),
+}
+FAMILIES = {"internlm3": INTERNLM3, "cwm": CWM, "helium": HELIUM, "hyperclovax": HYPERCLOVAX, "vaultgemma": VAULTGEMMA,
+            "minicpm3": MINICPM3}
 CONFIGS = {name: {"family": family, **settings} for family, table in FAMILIES.items() for name, settings in table.items()}
 
 
@@ -74,7 +84,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name):
     assert ours < 1.1 * theirs
 
 
-@pytest.mark.parametrize("name", ["cwm", "helium", "hyperclovax", "hyperclovax_norms_alone", "vaultgemma"])
+@pytest.mark.parametrize("name", ["cwm", "helium", "hyperclovax", "hyperclovax_norms_alone", "vaultgemma", "minicpm3"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -96,6 +106,9 @@ def test_names_of_the_first_code_of_internlm3(tmp_path):
     ("helium", dict(head_dim=6), "found head_dim = 6 of num_attention_heads = 4, expected hidden_size = 32"),
     ("hyperclovax", dict(use_post_norm=False), "found tensors that config.json does not imply"),
     ("hyperclovax", dict(logits_scaling=0), "found logits_scaling = 0, expected a number above 0"),
+    ("minicpm3", dict(num_key_value_heads=2), "found num_key_value_heads = 2, expected num_attention_heads = 4"),
+    ("minicpm3", dict(v_head_dim=11), "found v_head_dim = 11, expected at most qk_nope_head_dim + qk_rope_head_dim = 10"),
+    ("minicpm3", dict(scale_depth=0), "found scale_depth = 0, expected a number above 0"),
     ("vaultgemma", dict(hidden_activation="silu"), 'found hidden_activation "silu"'),
 ])
 def test_what_is_refused(tmp_path, name, change, message):

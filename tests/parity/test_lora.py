@@ -245,6 +245,8 @@ CASES = {
     "olmo3_ia3": (OLMO3, dict(peft_type="IA3", target_modules=["k_proj", "v_proj", "down_proj"],
                               feedforward_modules=["down_proj"])),
     "seed_oss_all": (dict(family="seed_oss", num_key_value_heads=2, attention_bias=False), dict(target_modules="all-linear", r=3)),
+    "minicpm3_all": (dict(family="minicpm3"), dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "minicpm3_embedding": (dict(family="minicpm3"), dict(target_modules=["embed_tokens", "o_proj"], r=2)),
     "hyperclovax_all": (dict(family="hyperclovax", residual_multiplier=0.35), dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "arcee_all": (dict(family="arcee", num_key_value_heads=2), dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "arcee_ia3": (dict(family="arcee"), dict(peft_type="IA3", target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"])),
