@@ -51,7 +51,7 @@ GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
 SEED_OSS = dict(MODEL, family="seed_oss", head_dim=64)
-MINICPM3 = dict(MODEL, family="minicpm3", num_key_value_heads=HEADS, kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=32, qk_rope_head_dim=16)
+MINICPM3 = dict(MODEL, family="minicpm3", num_key_value_heads=HEADS, kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=48, qk_rope_head_dim=16)
 HYPERCLOVAX = dict(MODEL, family="hyperclovax", residual_multiplier=0.35)
 ARCEE = dict(MODEL, family="arcee")
 APERTUS = dict(MODEL, family="apertus")
@@ -74,7 +74,7 @@ PHI = dict(MODEL, family="phi")
 OLMO = dict(MODEL, family="olmo", clip_qkv=4.0)
 NEMOTRON = dict(MODEL, family="nemotron")
 GPTJ = dict(family="gptj", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS, rotary_dim=8)
-CODEGEN = dict(GPTJ, family="codegen")
+CODEGEN = dict(GPTJ, family="codegen", n_head=4)
 GPT_NEO = dict(family="gpt_neo", vocab_size=V, hidden_size=H, intermediate_size=I, num_layers=L, num_heads=HEADS, window_size=32,
                attention_types=[[["global", "local"], L // 2]])
 FALCON_40B = dict(GPT_NEOX, family="falcon", num_kv_heads=KEYS, new_decoder_architecture=True)
@@ -225,7 +225,6 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="ministral3", **WHOLE)),
     (2, "FULL_SHARD", dict(model="minicpm3", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="hyperclovax", gradient_checkpointing_mode="selective")),
-    (1, "NO_SHARD", dict(LORA, model="hyperclovax", **WHOLE)),
     (2, "FULL_SHARD", dict(LORA, model="arcee", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="gpt2")),
     (1, "NO_SHARD", dict(LORA, model="gpt2", **WHOLE)),
@@ -242,17 +241,14 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, model="cohere", **WHOLE)),
     (2, "FULL_SHARD", dict(model="phi", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="olmo", gradient_checkpointing_mode="selective")),
-    (1, "NO_SHARD", dict(LORA, model="olmo", **WHOLE)),
     (2, "FULL_SHARD", dict(model="nemotron")),
     (2, "FULL_SHARD", dict(model="gptj")),
     (2, "FULL_SHARD", dict(model="codegen", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="gpt_neo", gradient_checkpointing_mode="selective")),
-    (1, "NO_SHARD", dict(LORA, model="gpt_neo", **WHOLE)),
     (2, "FULL_SHARD", dict(model="falcon 40b")),
     (2, "FULL_SHARD", dict(model="bloom")),
     (1, "NO_SHARD", dict(LORA, model="bloom", **WHOLE)),
     (2, "FULL_SHARD", dict(model="mpt")),
-    (1, "NO_SHARD", dict(LORA, model="mpt", **WHOLE)),
     (2, "FULL_SHARD", dict(model="glm4")),
     (1, "NO_SHARD", dict(LORA, model="glm4", **WHOLE)),
     (1, "NO_SHARD", dict(model="mixture")),

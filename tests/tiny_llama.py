@@ -148,7 +148,7 @@ EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, s
 ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
 # Names of other models for Llama's layers; a window in three layers of four; norms on both sides with factors around everything.
 INTERNLM3 = dict(PLAIN, family="internlm3", head_dim=8, attention_bias=True, mlp_bias=True)
-CWM = dict(PLAIN, family="cwm", num_hidden_layers=3, head_dim=8, sliding_window=7)
+CWM = dict(PLAIN, family="cwm", bos_token_id=1, num_hidden_layers=3, head_dim=8, sliding_window=7)
 HELIUM = dict(PLAIN, family="helium", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=10, attention_dropout=0.1)
 HYPERCLOVAX = dict(PLAIN, family="hyperclovax", hidden_size=36, num_attention_heads=6, num_key_value_heads=1, tie_word_embeddings=True,
                    embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=0.8)
@@ -242,7 +242,7 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
     if settings.get("hidden_size_per_layer_input"):
         settings["vocab_size_per_layer_input"] = vocab_size or size
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](
-        vocab_size=vocab_size or size, max_position_embeddings=128, **ids, **settings))
+        vocab_size=vocab_size or size, max_position_embeddings=128, **{**ids, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or ".ln_" in name and name.endswith("weight") or name.endswith("scale"):

@@ -131,16 +131,18 @@ ADAPTERS = {
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
 PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
-WITHOUT_IA3 = ["codegen", "mpt", "starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+FUSED_WITHOUT_IA3 = ["codegen", "mpt"]
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]
-OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + FUSED_WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
     ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none"), ("minicpm3", "none"), ("minicpm3", "lora")] + [
     (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
+    (m, a) for m in FUSED_WITHOUT_IA3 for a in ("none", "lora")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [
     (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]

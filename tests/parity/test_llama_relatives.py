@@ -1,13 +1,16 @@
-"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma and MiniCPM3."""
+"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma and MiniCPM3; PEFT, for merging."""
 
 import pytest
 from transformers import AutoModelForCausalLM
 
+import test_falcon as plain
+import test_rotary_decoders as rotary
 from llama_reference import LLAMA3, make_documents, run_reference, save_checkpoint
 from probe import run_probe, run_probe_raw
 from test_gpt2 import edit_config
 from test_llama import DYNAMIC, LINEAR, LONGROPE, ROPE_500, YARN
-from test_rotary_decoders import FAST, LENGTHS, checkpointing_is_bit_equal, closeness_of_bfloat16, errors_beside
+from test_bodies import save_body
+from test_rotary_decoders import FAST, LENGTHS, checkpointing_is_bit_equal, closeness_of_bfloat16, errors_beside, remove_nulls
 
 FACTORS = dict(embedding_multiplier=2.5, attention_multiplier=0.2, residual_multiplier=0.35, logits_scaling=0.6)
 INTERNLM3 = {
@@ -21,7 +24,7 @@ CWM = {
     "cwm": dict(num_hidden_layers=5, num_key_value_heads=2, head_dim=8, sliding_window=7),
     "cwm_named_layers": dict(num_attention_heads=1, num_key_value_heads=1, head_dim=12, sliding_window=40, mlp_bias=True,
                              layer_types=["sliding_attention", "full_attention"], tie_word_embeddings=True, rope_parameters=ROPE_500),
-    "cwm_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=None, intermediate_size=44, vocab_size=101,
+    "cwm_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=10, intermediate_size=44, vocab_size=101,
                     sliding_window=5, pad_token_id=5, rope_parameters=LLAMA3, old_rope_keys=True),
 }
 HELIUM = {
@@ -92,8 +95,21 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
 def test_names_of_the_first_code_of_internlm3(tmp_path):
     save_checkpoint(tmp_path, **CONFIGS["internlm3_biases"])
     edit_config(tmp_path, attention_bias=None, mlp_bias=None, qkv_bias=True, bias=True)
-    process, _ = run_probe_raw(tmp_path, documents=make_documents((4,)))
-    assert process.returncode == 0, process.stderr
+    remove_nulls(tmp_path)
+    equals_transformers(tmp_path)
+
+
+MERGED = {**{name: rotary.CONFIGS[name] for name in ("olmo", "nemotron", "gptj", "codegen", "gpt_neo")},
+          "mpt": plain.CONFIGS["mpt"], "hyperclovax": CONFIGS["hyperclovax"], "minicpm3": CONFIGS["minicpm3"]}
+
+
+# Also into files of the body alone, where the output layer is the embedding.
+@pytest.mark.parametrize("name,is_bare", [*((name, False) for name in MERGED), ("gpt_neo", True), ("mpt", True), ("minicpm3", True)])
+def test_merging(tmp_path, name, is_bare):
+    save_checkpoint(tmp_path, **MERGED[name])
+    if is_bare:
+        save_body(tmp_path, tmp_path)
+    plain.merged_computes_what_the_adapter_does(tmp_path, dict(target_modules="all-linear", r=3))
 
 
 @pytest.mark.parametrize("name,change,message", [

@@ -65,7 +65,7 @@ def scorer(inputs):
         with torch.no_grad():
             model.score.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
         # What TRL's disable_dropout does not reach.
-        for key in {"bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
+        for key in {"helium": ["attention_dropout"], "bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
                     "opt_350m": ["dropout"], "seed_oss": ["residual_dropout", "attention_dropout"],
                     "starcoder2": ["residual_dropout", "attention_dropout", "embedding_dropout"],
                     "falcon": ["hidden_dropout"], "falcon_40b": ["hidden_dropout"], "bloom": ["hidden_dropout"]}.get(name, []):
