@@ -51,6 +51,8 @@ GEMMA = dict(MODEL, family="gemma", head_dim=64)
 GEMMA2 = dict(MODEL, family="gemma2", head_dim=64, sliding_window=32)
 OLMO3 = dict(MODEL, family="olmo3", sliding_window=32, layer_types=["sliding_attention", "full_attention"] * 2)
 SEED_OSS = dict(MODEL, family="seed_oss", head_dim=64)
+MINICPM3 = dict(MODEL, family="minicpm3", num_key_value_heads=HEADS, kv_lora_rank=64, q_lora_rank=96, qk_nope_head_dim=48, qk_rope_head_dim=16)
+HYPERCLOVAX = dict(MODEL, family="hyperclovax", residual_multiplier=0.35)
 ARCEE = dict(MODEL, family="arcee")
 APERTUS = dict(MODEL, family="apertus")
 HUNYUAN = dict(MODEL, family="hunyuan_v1_dense", head_dim=64)
@@ -69,8 +71,15 @@ OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
 STARCODER2 = dict(MODEL, family="starcoder2", sliding_window=32)
 COHERE = dict(MODEL, family="cohere", use_qk_norm=True)
 PHI = dict(MODEL, family="phi")
+OLMO = dict(MODEL, family="olmo", clip_qkv=4.0)
+NEMOTRON = dict(MODEL, family="nemotron")
+GPTJ = dict(family="gptj", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS, rotary_dim=8)
+CODEGEN = dict(GPTJ, family="codegen", n_head=4)
+GPT_NEO = dict(family="gpt_neo", vocab_size=V, hidden_size=H, intermediate_size=I, num_layers=L, num_heads=HEADS, window_size=32,
+               attention_types=[[["global", "local"], L // 2]])
 FALCON_40B = dict(GPT_NEOX, family="falcon", num_kv_heads=KEYS, new_decoder_architecture=True)
 del FALCON_40B["intermediate_size"]
+MPT = dict(family="mpt", vocab_size=V, d_model=H, n_layers=L, n_heads=HEADS, attn_config=dict(clip_qkv=4.0))
 BLOOM = dict(family="bloom", vocab_size=V, hidden_size=H, n_layer=L, n_head=HEADS)
 GLM4 = dict(MODEL, family="glm4", head_dim=64)
 MIXTURE = dict(MODEL, family="qwen3_moe", num_hidden_layers=3, head_dim=64, num_experts=16, num_experts_per_tok=4,
@@ -214,6 +223,8 @@ TABLE = [
     (1, "NO_SHARD", dict(model="hunyuan moe", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="hunyuan moe", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(LORA, model="ministral3", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="minicpm3", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="hyperclovax", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, model="arcee", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="gpt2")),
     (1, "NO_SHARD", dict(LORA, model="gpt2", **WHOLE)),
@@ -229,9 +240,15 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="cohere")),
     (1, "NO_SHARD", dict(LORA, model="cohere", **WHOLE)),
     (2, "FULL_SHARD", dict(model="phi", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="olmo", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="nemotron")),
+    (2, "FULL_SHARD", dict(model="gptj")),
+    (2, "FULL_SHARD", dict(model="codegen", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="gpt_neo", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="falcon 40b")),
     (2, "FULL_SHARD", dict(model="bloom")),
     (1, "NO_SHARD", dict(LORA, model="bloom", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="mpt")),
     (2, "FULL_SHARD", dict(model="glm4")),
     (1, "NO_SHARD", dict(LORA, model="glm4", **WHOLE)),
     (1, "NO_SHARD", dict(model="mixture")),
@@ -303,7 +320,7 @@ def label(row):
 
 def save_model(folder, model=MODEL, dtype=None):
     tiny_llama.save_model(folder, dtype=dtype, **model)
-    if model.get("family") == "opt":  # whose positions are weights under this name
+    if model.get("family") in ("opt", "gpt_neo"):  # whose positions are weights under this name
         return folder
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"max_position_embeddings": 128',
@@ -329,10 +346,10 @@ def other_model(name, beside):
     models = {"large": LARGE, "wide": WIDE, "phi3": PHI3, "granite": GRANITE, "gemma": GEMMA, "gemma3": GEMMA3, "gemma4": GEMMA4,
               "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35, "lfm2 experts": LFM2_MOE, "granite hybrid": GRANITE_HYBRID,
               "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
-              "seed_oss": SEED_OSS, "arcee": ARCEE, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
+              "seed_oss": SEED_OSS, "arcee": ARCEE, "hyperclovax": HYPERCLOVAX, "minicpm3": MINICPM3, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
               "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
-              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI,
-              "falcon 40b": FALCON_40B, "bloom": BLOOM,
+              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO,
+              "falcon 40b": FALCON_40B, "bloom": BLOOM, "mpt": MPT,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
               "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,
               "gpt_oss": GPT_OSS}

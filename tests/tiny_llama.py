@@ -72,10 +72,20 @@ COHERE2 = dict(PLAIN, family="cohere2", num_hidden_layers=3, sliding_window=7, s
 PHI = dict(PLAIN, family="phi", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, resid_pdrop=0.1)
 STABLELM = dict(PLAIN, family="stablelm", hidden_size=48, num_attention_heads=3, num_key_value_heads=3, qk_layernorm=True,
                 use_qkv_bias=True, hidden_dropout=0.1)
+# A limit that cuts some values of q, k and v; norms without parameters, or whose weights count from 1.
+OLMO = dict(PLAIN, family="olmo", clip_qkv=0.5, attention_dropout=0.1)
+NEMOTRON = dict(PLAIN, family="nemotron", hidden_size=48, num_attention_heads=3, num_key_value_heads=1)
+JAIS2 = dict(PLAIN, family="jais2", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
+# Some channels turn, each with its neighbour; learned positions, scores that are not scaled, a window in every second layer.
+GPTJ = dict(family="gptj", n_embd=42, n_layer=2, n_head=3, n_inner=44, rotary_dim=6, resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1)
+CODEGEN = dict(family="codegen", n_embd=40, n_layer=2, n_head=4, n_inner=44, rotary_dim=6, resid_pdrop=0.1)
+GPT_NEO = dict(family="gpt_neo", hidden_size=42, intermediate_size=44, num_layers=2, num_heads=3, attention_types=[[["global", "local"], 1]],
+               window_size=7, resid_dropout=0.1, embed_dropout=0.1, attention_dropout=0.1)
 # q, k and v are one matrix; as the 40B, and ALiBi.
 FALCON = dict(family="falcon", hidden_size=42, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
 FALCON_40B = dict(FALCON, hidden_size=48, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True, bias=True)
 BLOOM = dict(family="bloom", hidden_size=42, n_layer=2, n_head=3, hidden_dropout=0.1, attention_dropout=0.1)
+MPT = dict(family="mpt", d_model=42, n_layers=2, n_heads=3, attn_config=dict(clip_qkv=0.5))
 # Mixtures of experts; the second has layers without, and an expert of all tokens.
 # transformers' grouped products need sizes of multiples of 16 bytes.
 UNBALANCED = dict(PLAIN, router_aux_loss_coef=0.0)
@@ -136,6 +146,16 @@ ARCEE = dict(PLAIN, family="arcee", mlp_bias=True)
 APERTUS = dict(PLAIN, family="apertus", hidden_size=36, num_attention_heads=6, num_key_value_heads=1)
 EXAONE4 = dict(PLAIN, family="exaone4", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2)
 ERNIE45 = dict(PLAIN, family="ernie4_5", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, use_bias=True)
+# Names of other models for Llama's layers; a window in three layers of four; norms on both sides with factors around everything.
+INTERNLM3 = dict(PLAIN, family="internlm3", head_dim=8, attention_bias=True, mlp_bias=True)
+CWM = dict(PLAIN, family="cwm", bos_token_id=1, num_hidden_layers=3, head_dim=8, sliding_window=7)
+HELIUM = dict(PLAIN, family="helium", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=10, attention_dropout=0.1)
+HYPERCLOVAX = dict(PLAIN, family="hyperclovax", hidden_size=36, num_attention_heads=6, num_key_value_heads=1, tie_word_embeddings=True,
+                   embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=0.8)
+VAULTGEMMA = dict(PLAIN, family="vaultgemma", hidden_size=36, num_key_value_heads=1, head_dim=10, sliding_window=7,
+                  attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
+MINICPM3 = dict(PLAIN, family="minicpm3", num_key_value_heads=4, kv_lora_rank=14, q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4,
+                scale_emb=2.5, dim_model_base=20)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
 # Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.
@@ -222,7 +242,7 @@ def save_model(folder, seed=0, vocab_size=None, family="llama", llama2=None, dty
     if settings.get("hidden_size_per_layer_input"):
         settings["vocab_size_per_layer_input"] = vocab_size or size
     model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[family](
-        vocab_size=vocab_size or size, max_position_embeddings=128, **ids, **settings))
+        vocab_size=vocab_size or size, max_position_embeddings=128, **{**ids, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or ".ln_" in name and name.endswith("weight") or name.endswith("scale"):

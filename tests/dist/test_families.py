@@ -16,9 +16,10 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
 @pytest.mark.parametrize("mode,settings", [("selective", {}), ("full", LORA)], ids=["whole", "lora"])
 @pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3", "phi3", "smollm3", "granite", "gemma",
                                     "gemma2", "gemma3", "gemma4", "gemma4_small", "gemma4_experts", "qwen3_5", "qwen3_next", "olmo2", "olmo3", "glm", "glm4",
-                                    "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "gpt2", "bigcode",
-                                    "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "falcon", "falcon_40b",
-                                    "bloom", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss",
+                                    "seed_oss", "arcee", "apertus", "exaone4", "ernie4_5", "hunyuan", "ministral3", "internlm3", "cwm",
+                                    "helium", "hyperclovax", "vaultgemma", "minicpm3", "gpt2", "bigcode",
+                                    "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "olmo", "nemotron", "jais2", "gptj", "codegen", "gpt_neo", "falcon", "falcon_40b",
+                                    "bloom", "mpt", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss",
                                     "olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "exaone_moe", "llama4_text",
                                     "lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "falcon_h1", "nemotron_h"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
@@ -101,7 +102,7 @@ def test_ranks_balance_experts_as_one_does_that_accumulates(inputs, tmp_path, fa
                                          ("apertus", "ApertusDecoderLayer"), ("hunyuan", "HunYuanDenseV1DecoderLayer"),
                                          ("mixtral", "MixtralDecoderLayer"), ("qwen3_moe", "Qwen3MoeDecoderLayer"),
                                          ("bigcode", "GPTBigCodeBlock"), ("gpt_neox", "GPTNeoXLayer"), ("opt", "OPTDecoderLayer"),
-                                         ("cohere2", "Cohere2DecoderLayer"), ("phi", "PhiDecoderLayer"), ("bloom", "BloomBlock"),
+                                         ("cohere2", "Cohere2DecoderLayer"), ("phi", "PhiDecoderLayer"), ("bloom", "BloomBlock"), ("gpt_neo", "GPTNeoBlock"),
                                          ("glm4", "Glm4DecoderLayer"), ("glm4_moe", "Glm4MoeDecoderLayer"), ("deepseek_v2", "DeepseekV2DecoderLayer"), ("gpt_oss", "GptOssDecoderLayer")])
 def test_layers_are_wrapped_by_the_name_of_their_class(inputs, tmp_path, family, name):
     flags = base_flags(inputs.model(family), inputs.data("messages"), tmp_path / "out", max_steps=1)

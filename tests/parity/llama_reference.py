@@ -22,6 +22,7 @@ GLM4_MOE_BASE = dict(BASE, head_dim=8, n_routed_experts=6, num_experts_per_tok=2
 DEEPSEEK_BASE = dict(GLM4_MOE_BASE, first_k_dense_replace=1, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4,
                      v_head_dim=8, n_shared_experts=1, n_group=1, topk_group=1)
 del DEEPSEEK_BASE["head_dim"]
+MINICPM3_BASE = dict(BASE, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, scale_emb=2.5, dim_model_base=20)
 # Every second layer has experts.
 ERNIE_MOE_BASE = dict(BASE, moe_num_experts=5, moe_k=2, moe_intermediate_size=14, moe_layer_interval=2, moe_layer_start_index=0)
 # Every second layer has experts, every third neither positions nor chunks.
@@ -60,11 +61,16 @@ OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, 
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
 FALCON_BASE = dict(vocab_size=97, hidden_size=32, ffn_hidden_size=52, num_hidden_layers=2, num_attention_heads=4,
                    max_position_embeddings=64)
+GPTJ_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)
+# A window in every second layer.
+GPT_NEO_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_layers=2, num_heads=4, max_position_embeddings=64,
+                    attention_types=[[["global", "local"], 1]], window_size=7)
+MPT_BASE = dict(vocab_size=97, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
 BLOOM_BASE = dict(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
 BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRON_H_BASE, "lfm2": LFM2_BASE, "lfm2_moe": LFM2_MOE_BASE, "granitemoehybrid": GRANITE_HYBRID_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
-         "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+         "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "mpt": MPT_BASE, "gptj": GPTJ_BASE, "codegen": GPTJ_BASE, "gpt_neo": GPT_NEO_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
-         "seed_oss": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
+         "seed_oss": HEADS_OF_8, "internlm3": HEADS_OF_8, "cwm": HEADS_OF_8, "helium": HEADS_OF_8, "vaultgemma": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
          "mixtral": dict(BASE, num_local_experts=5),
          "glm4_moe": GLM4_MOE_BASE, "dots1": dict(GLM4_MOE_BASE, first_k_dense_replace=1, n_shared_experts=1),
@@ -75,7 +81,7 @@ BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRO
          "ernie4_5_moe": ERNIE_MOE_BASE, "llama4_text": LLAMA4_BASE,
          "hunyuan_v1_moe": dict(BASE, head_dim=8, num_experts=5, moe_topk=2, intermediate_size=14),
          "exaone_moe": dict(BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14),
-         "deepseek_v2": DEEPSEEK_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
+         "deepseek_v2": DEEPSEEK_BASE, "minicpm3": MINICPM3_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
          "cohere": dict(BASE, pad_token_id=0), "cohere2": dict(BASE, pad_token_id=0),
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
 # A mixture's module, gate, up and down of an expert as files name them. transformers fuses them when it loads.

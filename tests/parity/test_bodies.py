@@ -12,7 +12,7 @@ from test_llama import compare
 
 LENGTHS = (23, 1, 9, 40)
 # Of each other names of modules beside the layers, or other ones in files than in the class.
-TIED = {"llama": {}, "qwen3": {}, "phi3": {}, "gemma2": {}, "falcon": {}, "bamba": {}, "lfm2_moe": {}, "mixtral": {}, "granitemoe": {}, "starcoder2": {},
+TIED = {"llama": {}, "qwen3": {}, "phi3": {}, "gemma2": {}, "falcon": {}, "bamba": {}, "lfm2_moe": {}, "mixtral": {}, "granitemoe": {}, "starcoder2": {}, "gpt_neo": {}, "mpt": {},
         "gemma4_text": dict(hidden_size_per_layer_input=6, vocab_size_per_layer_input=103)}
 
 

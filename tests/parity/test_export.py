@@ -60,10 +60,10 @@ def load(folder):
                                         ("smollm3", 2), ("granite", 3), ("gemma", 3), ("gemma3", 2),
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
                                         ("seed_oss", 2), ("arcee", 3), ("apertus", 3), ("exaone4", 2), ("ernie4_5", 3),
-                                        ("hunyuan", 2), ("ministral3", 2),
+                                        ("hunyuan", 2), ("ministral3", 2), ("internlm3", 2), ("cwm", 3), ("helium", 2), ("hyperclovax", 3), ("vaultgemma", 2), ("minicpm3", 3),
                                         ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
-                                        ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3),
-                                        ("falcon", 2), ("falcon_40b", 3), ("bloom", 3),
+                                        ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3), ("olmo", 2), ("nemotron", 3), ("jais2", 2), ("gptj", 2), ("codegen", 3), ("gpt_neo", 3),
+                                        ("falcon", 2), ("falcon_40b", 3), ("bloom", 3), ("mpt", 2),
                                         ("qwen3_moe", 3), ("qwen2_moe", 2),
                                         ("mixtral", 2), ("glm4_moe", 3), ("gpt_oss", 3), ("lfm2_moe", 2), ("granitemoehybrid", 3),
                                         ("bamba", 2), ("falcon_h1", 3), ("nemotron_h", 3)])
@@ -72,7 +72,7 @@ def test_full_model(inputs, tmp_path, name, world):
     folder = run.folder
     model = load(folder)
     is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
-                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "falcon", "falcon_40b", "bloom", "ernie4_5", "lfm2_moe")
+                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "gpt_neo", "falcon", "falcon_40b", "bloom", "mpt", "hyperclovax", "vaultgemma", "minicpm3", "ernie4_5", "lfm2_moe")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -312,7 +312,15 @@ LORA_CASES = {
     "opt_350m": ("opt_350m", dict(lora_target_modules="all-linear")),
     "cohere": ("cohere", dict(lora_target_modules="all-linear")),
     "stablelm": ("stablelm", dict(lora_target_modules="all-linear")),
+    "olmo": ("olmo", dict(lora_target_modules="all-linear")),
+    "gptj": ("gptj", dict(lora_target_modules=["q_proj", "out_proj", "fc_in"])),
+    "codegen": ("codegen", dict(lora_target_modules="all-linear")),
+    "gpt_neo": ("gpt_neo", dict(lora_target_modules=["q_proj", "c_proj"], lora_modules_to_save=["wpe"])),
+    "gpt_neo_ia3": ("gpt_neo", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
+    "nemotron": ("nemotron", dict(lora_target_modules="all-linear", lora_modules_to_save=["input_layernorm"])),
     "bloom": ("bloom", dict(lora_target_modules="all-linear")),
+    "mpt": ("mpt", dict(lora_target_modules=["Wqkv", "out_proj", "up_proj"])),
+    "minicpm3": ("minicpm3", dict(lora_target_modules="all-linear")),
     "opt_ia3": ("opt", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "gpt_neox_ia3": ("gpt_neox", dict(OF_LORA_OFF, peft_type="IA3", learning_rate=5e-2)),
     "phi3": ("phi3", dict(lora_target_modules=["qkv_proj", "gate_up_proj", "down_proj"])),

@@ -1,4 +1,4 @@
-"""Oracle: transformers' Falcon and BLOOM, finite differences for dropout."""
+"""Oracle: transformers' Falcon, BLOOM and MPT, finite differences for dropout."""
 
 import subprocess
 
@@ -42,8 +42,18 @@ BLOOM = {
     "bloom_one_head": dict(n_head=1, pad_token_id=3, pretraining_tp=4),
     "bloom_norms_join": dict(apply_residual_connection_post_layernorm=True, slow_but_exact=True),
 }
+# A limit of 0.5 cuts some values of q, k and v.
+MPT = {
+    "mpt": {},
+    "mpt_odd": dict(d_model=30, n_heads=3, n_layers=3, vocab_size=101, tie_word_embeddings=False, attn_config=dict(clip_qkv=0.5)),
+    "mpt_six_heads": dict(d_model=36, n_heads=6, layer_norm_epsilon=1e-3, attn_config=dict(softmax_scale=0.2)),
+    # Keys that the class reads nowhere.
+    "mpt_one_head": dict(n_heads=1, expansion_ratio=2, resid_pdrop=0.3, emb_pdrop=0.2, logit_scale=3.0, learned_pos_emb=False,
+                         attn_config=dict(alibi_bias_max=4, alibi=False, attn_impl="triton", clip_qkv=0.0)),
+}
 CONFIGS = {**{name: dict(settings, family="falcon") for name, settings in FALCON.items()},
-           **{name: dict(settings, family="bloom") for name, settings in BLOOM.items()}}
+           **{name: dict(settings, family="bloom") for name, settings in BLOOM.items()},
+           **{name: dict(settings, family="mpt") for name, settings in MPT.items()}}
 
 
 def equals_transformers(folder, documents=None):
@@ -63,9 +73,10 @@ def test_equals_transformers(tmp_path, name):
     equals_transformers(tmp_path)
 
 
-def test_a_long_text_of_bloom(tmp_path):
+@pytest.mark.parametrize("settings", [CONFIGS["bloom"], dict(CONFIGS["mpt"], max_seq_len=1024)], ids=["bloom", "mpt"])
+def test_a_long_text(tmp_path, settings):
     """Where far keys' biases are hundreds apart."""
-    save_checkpoint(tmp_path, **CONFIGS["bloom"])
+    save_checkpoint(tmp_path, **settings)
     equals_transformers(tmp_path, make_documents((700, 3, 300)))
 
 
@@ -75,7 +86,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name):
     assert ours < 1.1 * theirs
 
 
-@pytest.mark.parametrize("name", ["falcon", "falcon_40b", "falcon_one_by_one", "bloom", "bloom_norms_join"])
+@pytest.mark.parametrize("name", ["falcon", "falcon_40b", "falcon_one_by_one", "bloom", "bloom_norms_join", "mpt_odd"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -88,6 +99,12 @@ def test_each_dropout_is_a_mask_that_backward_repeats(tmp_path, name, rate):
     loss_has_the_slope_of_its_gradients(tmp_path, CONFIGS[name], rate)
 
 
+def test_dropout_of_mpt_is_a_mask_that_backward_repeats(tmp_path):
+    """One rate for the probabilities and for what attention and MLP add; the key says whole numbers in this transformers."""
+    loss_has_the_slope_of_its_gradients(tmp_path, CONFIGS["mpt"], "attn_config",
+                                          lambda rate: dict(attn_pdrop=rate))
+
+
 @pytest.mark.parametrize("name", ["falcon", "falcon_40b"])
 def test_probabilities_of_rotated_heads_are_not_dropped(tmp_path, name):
     """transformers' Falcon looks at attention_dropout only where norms stand one by one, or with ALiBi."""
@@ -98,9 +115,10 @@ def test_probabilities_of_rotated_heads_are_not_dropped(tmp_path, name):
     assert loss_of(tmp_path, documents)[0] == dropped
 
 
-def test_names_of_published_files_of_bloom(tmp_path):
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+def test_names_of_files_of_the_body_alone(tmp_path, name):
     """The body's weights alone, without its name."""
-    save_checkpoint(tmp_path, **CONFIGS["bloom"])
+    save_checkpoint(tmp_path, **CONFIGS[name])
     write(tmp_path, {name.removeprefix("transformer."): value for name, value in weights_of(tmp_path).items()})
     equals_transformers(tmp_path)
 
@@ -138,12 +156,12 @@ def test_codes_of_falcon(tmp_path, monkeypatch, base, settings):
     test_quantised_gradients.test_gradients_over_a_quantised_base(tmp_path, base, "all", dict(settings, family="falcon"))
 
 
-@pytest.mark.parametrize("name", ["falcon", "bloom"])
+@pytest.mark.parametrize("name", ["falcon", "bloom", "mpt"])
 def test_a_tied_file_may_hold_the_output_layer(tmp_path, name):
     save_checkpoint(tmp_path, **CONFIGS[name])
     weights = weights_of(tmp_path)
     for change in (0.0, 0.5):
-        weights["lm_head.weight"] = weights["transformer.word_embeddings.weight"] + change
+        weights["lm_head.weight"] = weights["transformer.wte.weight" if name == "mpt" else "transformer.word_embeddings.weight"] + change
         write(tmp_path, weights)
         equals_transformers(tmp_path)
 
@@ -166,6 +184,11 @@ def test_older_keys_of_bloom(tmp_path):
     ("falcon_40b", dict(num_ln_in_parallel_attn=3), "found num_ln_in_parallel_attn = 3, expected 1 or 2"),
     ("bloom", dict(n_head=5), "found hidden_size = 32, expected a multiple of n_head = 5"),
     ("bloom", dict(slow_but_exact=True, pretraining_tp=4), "found slow_but_exact = True with pretraining_tp = 4"),
+    ("mpt", dict(n_heads=5), "found d_model = 32, expected a multiple of n_heads = 5"),
+    ("mpt", dict(attn_config=3), "found attn_config = 3, expected an object"),
+    ("mpt", dict(attn_config=dict(clip_qkv=-1)), "found attn_config.clip_qkv = -1, expected a number above 0"),
+    ("mpt", dict(attn_config=dict(softmax_scale=0)), "found attn_config.softmax_scale = 0, expected a number above 0"),
+    ("mpt", dict(n_layers=1), "found tensors that config.json does not imply"),
     ("bloom", dict(n_layer=1), "found tensors that config.json does not imply"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):

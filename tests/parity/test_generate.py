@@ -69,9 +69,16 @@ MODELS = {
                     layer_types=["sliding_attention", "full_attention"]),
     "phi": dict(family="phi", qk_layernorm=True),
     "stablelm": dict(family="stablelm", num_key_value_heads=2, qk_layernorm=True),
+    "olmo": dict(family="olmo", num_key_value_heads=2, clip_qkv=0.9),
+    "nemotron": dict(family="nemotron", num_key_value_heads=2),
+    "jais2": dict(family="jais2", num_key_value_heads=2),
+    "gptj": dict(family="gptj"),
+    "codegen": dict(family="codegen"),
+    "gpt_neo": dict(family="gpt_neo"),
     "falcon": dict(family="falcon"),
     "falcon_40b": dict(family="falcon", new_decoder_architecture=True, num_kv_heads=2),
     "bloom": dict(family="bloom", n_head=3, hidden_size=36),
+    "mpt": dict(family="mpt", n_heads=3, d_model=36, attn_config=dict(clip_qkv=0.9)),
     "gemma": dict(family="gemma", num_key_value_heads=2, head_dim=12),
     "gemma3": dict(family="gemma3_text", num_key_value_heads=2, head_dim=12, sliding_window=6,
                    layer_types=["sliding_attention", "full_attention"]),
@@ -87,6 +94,12 @@ MODELS = {
     "glm": dict(family="glm", num_key_value_heads=1),
     "glm4": dict(family="glm4", num_key_value_heads=2, head_dim=12),
     "seed_oss": dict(family="seed_oss", num_key_value_heads=2),
+    "internlm3": dict(family="internlm3", num_key_value_heads=2),
+    "cwm": dict(family="cwm", num_key_value_heads=2, num_hidden_layers=3, sliding_window=6),
+    "helium": dict(family="helium", num_key_value_heads=2),
+    "hyperclovax": dict(family="hyperclovax", num_key_value_heads=2, residual_multiplier=0.6, logits_scaling=0.7),
+    "minicpm3": dict(family="minicpm3"),
+    "vaultgemma": dict(family="vaultgemma", num_key_value_heads=2, sliding_window=6, query_pre_attn_scalar=8),
     "arcee": dict(family="arcee", num_key_value_heads=2),
     "apertus": dict(family="apertus", num_key_value_heads=2),
     "exaone4": dict(family="exaone4", num_key_value_heads=2, sliding_window=6, sliding_window_pattern=2),
@@ -117,17 +130,19 @@ ADAPTERS = {
 # The first three over every model, the others over two.
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
-PLAIN_LAYERS += ["phi", "falcon", "falcon_40b", "bloom"]
-WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm"]  # which has no default targets there
+PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
+WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+FUSED_WITHOUT_IA3 = ["codegen", "mpt"]
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]
-OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite"]
+OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + FUSED_WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
-    ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none")] + [
+    ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none"), ("minicpm3", "none"), ("minicpm3", "lora")] + [
     (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
+    (m, a) for m in FUSED_WITHOUT_IA3 for a in ("none", "lora")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [
     (m, a) for m in WITH_PROMPTS for a in ("none", "lora", "prompt", "prefix")] + [
     (m, a) for a in list(ADAPTERS)[3:] if a != "dora_conv1d" for m in ("grouped_tied", "one_kv_head_odd_dim")]

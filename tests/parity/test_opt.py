@@ -105,17 +105,19 @@ def test_names_that_files_have(tmp_path, name):
     equals_transformers(tmp_path)
 
 
-def loss_has_the_slope_of_its_gradients(folder, settings, rate):
-    """With masks that depend on the tokens alone the loss along the gradients has their slope."""
+def loss_has_the_slope_of_its_gradients(folder, settings, rate, key=lambda rate: rate, step=4e-3):
+    """With masks that depend on the tokens alone the loss along the gradients has their slope. `key`: what config.json says
+    of the rate; `step`: small where the loss is curved."""
     documents = make_documents((23, 9))
-    save_checkpoint(folder, **settings, **{rate: 0.25})
+    save_checkpoint(folder, **settings)
+    edit_config(folder, **{rate: key(0.25)})
     weights = weights_of(folder)
     dropped, found = loss_of(folder, documents)
     again = loss_of(folder, documents, checkpoint=True)[1]
     assert found.keys() == again.keys() and all(torch.equal(found[key], again[key]) for key in found)
     moved = [key for key in weights if not key.endswith("k_proj.bias")]
     lengths = {key: found["grad:" + key].double().norm().item() for key in moved}
-    slope, step = sum(lengths.values()), 4e-3
+    slope = sum(lengths.values())
     sides = []
     for sign in (1, -1):
         write(folder, {key: value + (sign * step * found["grad:" + key] / lengths[key] if key in lengths else 0)
@@ -123,7 +125,7 @@ def loss_has_the_slope_of_its_gradients(folder, settings, rate):
         sides.append(loss_of(folder, documents)[0])
     assert slope == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=5e-3)
     write(folder, weights)
-    edit_config(folder, **{rate: 0.0})
+    edit_config(folder, **{rate: key(0.0)})
     assert abs(loss_of(folder, documents)[0] - dropped) > 1e-3
 
 

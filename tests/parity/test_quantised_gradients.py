@@ -51,6 +51,7 @@ EIGHT_HEADS = dict(PHI3, num_attention_heads=8)
 SMOLLM3 = dict(family="smollm3", no_rope_layers=[1, 0])
 GRANITE = dict(family="granite", embedding_multiplier=2.5, attention_multiplier=0.3, residual_multiplier=0.7,
                logits_scaling=1.5)
+HYPERCLOVAX = dict(GRANITE, family="hyperclovax")
 # Its sizes have other names; no row is shorter than a quantised block.
 BIGCODE = dict(family="gpt_bigcode", n_embd=64, n_inner=128)
 QWEN35 = dict(family="qwen3_5_text", head_dim=16, linear_key_head_dim=16, linear_value_head_dim=16)
@@ -63,14 +64,15 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     ("nf4", "lora", GEMMA), ("int8", "embedding", GEMMA), ("nf4", "lora", GEMMA3), ("int8", "lora", GEMMA3),
     ("nf4", "lora", GEMMA2), ("int8", "lora", GEMMA2))] + [
     (base, method, EIGHT_HEADS) for base in ("nf4_double", "int8") for method in ("all", "dora_joined")] + [
-    ("nf4", "all", family) for family in (SMOLLM3, GRANITE, OLMO3, dict(APERTUS))] + [
+    ("nf4", "all", family) for family in (SMOLLM3, GRANITE, OLMO3, dict(APERTUS), HYPERCLOVAX)] + [
     ("int8", "lora", OLMO3)] + [
     (base, "all", dict(GLM4, head_dim=16)) for base in ("nf4", "int8")] + [
     (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")] + [
     (base, "all", NEOX) for base in ("nf4", "int8")] + [
     (base, "all", dict(family=family)) for base, family in (
-        ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "stablelm"),
+        ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "stablelm"), ("nf4", "olmo"), ("int8", "nemotron"), ("nf4", "jais2"),
         ("nf4", "bloom"), ("int8", "bloom"))] + [
+    ("nf4", "all", dict(family="mpt", attn_config=dict(clip_qkv=0.5)))] + [
     (base, "all", family) for base in ("nf4", "int8") for family in (QWEN35, GEMMA4, GEMMA4_EXPERTS)]
 
 # Of smaller weights the scores are nearly alike, and the gradients of q and k nearly cancel out.

@@ -63,7 +63,7 @@ ROWS = [("llama2", "chatml", True, 1), ("llama2-tied", "chatml", True, 2),
         ("gpt2-grows", "chatml", True, 3), ("gpt2-untied-grows", "zephyr", False, 2),
         ("bigcode-grows", "zephyr", True, 1),
         ("gpt_neox-grows", "zephyr", True, 2), ("gpt_neox-tied-grows", "chatml", False, 3),
-        ("cohere-grows", "chatml", True, 2), ("phi-grows", "zephyr", True, 3), ("bloom-grows", "chatml", False, 2),
+        ("cohere-grows", "chatml", True, 2), ("phi-grows", "zephyr", True, 3), ("gptj-grows", "zephyr", True, 2), ("gpt_neo-grows", "chatml", False, 3), ("mpt-grows", "chatml", True, 2), ("bloom-grows", "chatml", False, 2),
         ("opt-grows", "chatml", True, 2)]
 
 

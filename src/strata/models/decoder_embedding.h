@@ -1,5 +1,5 @@
-// The first block of decoders without learned positions: rows of tokens, a norm of them, dropout.
-// Owns: the table and that order. Never: the tie (tied_decoder.h).
+// The first block of decoders: rows of tokens, of positions where these are learned, a norm of
+// them, dropout. Owns: the tables and that order. Never: the tie (tied_decoder.h).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,9 @@ struct DecoderEmbeddingOptions {
   double dropout = 0;                      // while training
   std::string norm_path = {};              // of a norm of the rows; empty: none
   double norm_eps = 0;
+  std::string positions_path = {};  // of a table of positions; empty: none
+  int64_t num_positions = 0;
+  const char* positions_key = "";  // of config.json, which says how many
 };
 
 class DecoderEmbedding final : public Block {
@@ -34,6 +37,7 @@ class DecoderEmbedding final : public Block {
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {}; }
   nn::Embedding* embedding() override { return &tokens_; }
+  // ConfigError for a document of more tokens than there are learned positions.
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   const std::shared_ptr<nn::Parameter>& weight() const { return tokens_.shared_weight(); }
@@ -41,6 +45,8 @@ class DecoderEmbedding final : public Block {
  private:
   double dropout_rate_;
   nn::Embedding tokens_;
+  std::optional<nn::Parameter> positions_;  // [num_positions, hidden_size]
+  const char* positions_key_;
   std::optional<nn::LayerNorm> norm_;
 };
 

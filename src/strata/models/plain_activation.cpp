@@ -13,9 +13,10 @@ nn::Activation parse_activation(const ConfigReader& config, const std::string& k
   if (name == "gelu") return nn::Activation::kGelu;
   if (name == "relu") return nn::Activation::kRelu;
   if (name == "silu" || name == "swish") return nn::Activation::kSilu;
+  if (name == "relu2") return nn::Activation::kSquaredRelu;
   throw ConfigError(
       "config.json: found {} \"{}\", expected gelu_new, gelu_pytorch_tanh, gelu_fast, gelu, relu, "
-      "silu or swish; use a checkpoint with one of these",
+      "silu, swish or relu2; use a checkpoint with one of these",
       key, name);
 }
 

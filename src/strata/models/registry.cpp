@@ -138,7 +138,7 @@ std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOption
   RotaryDecoderConfig config = parse(json);
   config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
-  config.rope.buffer_type = options.buffers;
+  if (config.rope) config.rope->buffer_type = options.buffers;
   return std::make_unique<RotaryDecoderModel>(config, options.storage);
 }
 
@@ -160,6 +160,10 @@ PositionTable bert_positions(const Json& json) {
   return {.num_positions = config.num_positions(),
           .key = "max_position_embeddings",
           .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
+}
+
+PositionTable gpt_neo_positions(const Json& json) {
+  return {parse_gpt_neo_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 PositionTable opt_positions(const Json& json) {
@@ -195,8 +199,10 @@ const std::map<std::string, Family>& families() {
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
+      {"codegen", {create_rotary_decoder<parse_codegen_config>, nullptr}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
+      {"cwm", {create_llama<parse_cwm_config>, nullptr}},
       {"deepseek_v2",
        {create_layers<parse_deepseek_v2_config, make_deepseek_layers>,
         "DeepseekV2ForSequenceClassification"}},
@@ -229,23 +235,33 @@ const std::map<std::string, Family>& families() {
        {.create = create_gpt2<parse_gpt_bigcode_config>,
         .classifier = "GPTBigCodeForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
+      {"gpt_neo",
+       {.create = create_rotary_decoder<parse_gpt_neo_config>,
+        .classifier = "GPTNeoForSequenceClassification",
+        .position_table = gpt_neo_positions}},
       {"gpt_neox", {create_gpt_neox, "GPTNeoXForSequenceClassification"}},
       {"gpt_oss",
        {.create = create_layers<parse_gpt_oss_config, make_gpt_oss_layers>,
         .classifier = "GptOssForSequenceClassification",
         .experts_are_transposed = true}},
+      {"gptj", {create_rotary_decoder<parse_gptj_config>, "GPTJForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
       {"granitemoeshared",
        {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
       {"granitemoehybrid",
        {create_layers<parse_granitemoehybrid_config, make_granite_hybrid_layers>, nullptr}},
+      {"helium", {create_llama<parse_helium_config>, "HeliumForSequenceClassification"}},
       {"hunyuan_v1_dense",
        {create_layers<parse_hunyuan_v1_dense_config, make_extended_layers>,
         "HunYuanDenseV1ForSequenceClassification"}},
       {"hunyuan_v1_moe",
        {create_layers<parse_hunyuan_v1_moe_config, make_extended_mixture_layers>,
         "HunYuanMoEV1ForSequenceClassification"}},
+      {"hyperclovax", {create_llama<parse_hyperclovax_config>, nullptr}},
+      {"internlm3", {create_llama<parse_internlm3_config>, nullptr}},
+      {"iquestcoder", {create_llama<parse_iquestcoder_config>, nullptr}},
+      {"jais2", {create_rotary_decoder<parse_jais2_config>, nullptr}},
       {"kimi_k2",
        {create_layers<parse_deepseek_v3_config, make_deepseek_layers>,
         "DeepseekV3ForSequenceClassification"}},
@@ -258,6 +274,9 @@ const std::map<std::string, Family>& families() {
                           {"w2", "down_proj", 0}}}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
+      {"minicpm3",
+       {create_layers<parse_minicpm3_config, make_deepseek_layers>,
+        "MiniCPM3ForSequenceClassification"}},
       {"minimax_m2", {create_layers<parse_minimax_m2_config, make_mixture_layers>, nullptr}},
       {"ministral", {create_llama<parse_mistral_config>, "MinistralForSequenceClassification"}},
       {"ministral3",
@@ -271,10 +290,14 @@ const std::map<std::string, Family>& families() {
        {.create = create_modernbert,
         .classifier = "ModernBertForSequenceClassification",
         .head_dense = "head.dense.weight"}},
+      {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
+      {"nemotron",
+       {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
       {"nemotron_h",
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
         .classifier = nullptr,
         .expert_layers = {{"up_proj", "up_proj", 0}, {"down_proj", "down_proj", 0}}}},
+      {"olmo", {create_rotary_decoder<parse_olmo_config>, nullptr}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},
@@ -311,6 +334,7 @@ const std::map<std::string, Family>& families() {
       {"starcoder2",
        {create_rotary_decoder<parse_starcoder2_config>, "Starcoder2ForSequenceClassification"}},
       {"t5", {create_t5, nullptr, /*has_encoder=*/true}},
+      {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
                                                         "classifier.dense.weight")}};
   return kFamilies;

@@ -24,6 +24,8 @@ at::Tensor run(const at::Tensor& x, Activation activation) {
       return at::gelu(x, "tanh");
     case Activation::kSilu:
       return at::silu(x);
+    case Activation::kSquaredRelu:
+      return at::relu(x).square_();
   }
   throw InternalError("activation: found an unknown one; report this as a bug");
 }
@@ -47,6 +49,9 @@ void differentiate_(at::Tensor x, const at::Tensor& dy, Activation activation) {
       return;
     case Activation::kSilu:
       at::silu_backward_out(x, dy, x);
+      return;
+    case Activation::kSquaredRelu:
+      x.relu_().mul_(dy).mul_(2);
       return;
   }
 }

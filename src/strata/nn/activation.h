@@ -8,8 +8,9 @@
 
 namespace strata::nn {
 
-// kGeluTanh: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); kGelu: by the error function.
-enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
+// kGeluTanh: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))); kGelu: by the error function;
+// kSquaredRelu: the square of relu (Primer, So et al. 2021).
+enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kSquaredRelu };
 
 // x [T, intermediate], a fresh output that nothing else reads: backward takes its memory for the
 // gradient; of relu that of the result, which is kept in its place.

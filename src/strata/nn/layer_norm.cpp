@@ -16,9 +16,11 @@ struct NormCall {
   Parameter* weight;  // null: ones
   Parameter* bias;    // null: zeros
   double eps;
+  bool counts_from_one;  // the weight is the distance from 1 of what multiplies
 
   at::Tensor weight_for(const at::Tensor& x) const {
-    return weight != nullptr ? weight->value() : at::ones({x.size(1)}, x.options());
+    if (weight == nullptr) return at::ones({x.size(1)}, x.options());
+    return counts_from_one ? weight->value() + 1 : weight->value();
   }
   at::Tensor bias_for(const at::Tensor& x) const {
     return bias != nullptr ? bias->value() : at::zeros({x.size(1)}, x.options());
@@ -72,7 +74,7 @@ struct LayerNormResidualFunction : torch::autograd::Function<LayerNormResidualFu
 
 LayerNorm::LayerNorm(const std::string& path, int64_t hidden, double eps, at::ScalarType storage,
                      LayerNormAffine affine)
-    : eps_(eps) {
+    : eps_(eps), counts_from_one_(affine == LayerNormAffine::kDistanceAndBias) {
   if (affine == LayerNormAffine::kNone) return;
   weight_.emplace(path + ".weight", std::vector<int64_t>{hidden}, storage);
   if (affine == LayerNormAffine::kWeight) return;
@@ -86,18 +88,19 @@ void LayerNorm::append_parameters(std::vector<Parameter*>& list) {
 
 namespace {
 
-NormCall call_of(std::optional<Parameter>& weight, std::optional<Parameter>& bias, double eps) {
-  return {weight ? &*weight : nullptr, bias ? &*bias : nullptr, eps};
+NormCall call_of(std::optional<Parameter>& weight, std::optional<Parameter>& bias, double eps,
+                 bool counts_from_one) {
+  return {weight ? &*weight : nullptr, bias ? &*bias : nullptr, eps, counts_from_one};
 }
 
 }  // namespace
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) {
-  return LayerNormFunction::apply(call_of(weight_, bias_, eps_), x);
+  return LayerNormFunction::apply(call_of(weight_, bias_, eps_, counts_from_one_), x);
 }
 
 LayerNorm::Branches LayerNorm::forward_with_residual(const at::Tensor& x) {
-  const NormCall call = call_of(weight_, bias_, eps_);
+  const NormCall call = call_of(weight_, bias_, eps_, counts_from_one_);
   const variable_list outputs = LayerNormResidualFunction::apply(call, x);
   // Weight and bias are gathered in the block's backward pass too.
   const auto again = [call, kept = x.detach()] { return call.run(kept).y; };

@@ -13,8 +13,8 @@
 
 namespace strata::nn {
 
-// The parameters of a norm.
-enum class LayerNormAffine { kNone, kWeight, kWeightAndBias };
+// The parameters of a norm. kDistanceAndBias: what multiplies is 1 more than the weight.
+enum class LayerNormAffine { kNone, kWeight, kWeightAndBias, kDistanceAndBias };
 
 class LayerNorm {
  public:
@@ -37,6 +37,7 @@ class LayerNorm {
  private:
   std::optional<Parameter> weight_, bias_;
   double eps_;
+  bool counts_from_one_;
 };
 
 }  // namespace strata::nn

@@ -14,9 +14,10 @@
 namespace strata::optim {
 
 bool is_decayed(const std::string& parameter_name) {
-  // The last are modules of nn.LayerNorm, GPT-2's and Falcon's.
+  // The last are modules of nn.LayerNorm: GPT-2's, Falcon's, MPT's.
   static const std::regex kNotDecayed(
-      R"(bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)|(^|\.)ln_(1|2|f|attn|mlp)($|\.))",
+      R"(bias|layernorm|rmsnorm|(^|\.)norm($|\.)|_norm($|\.)|(^|\.)ln_(1|2|f|attn|mlp)($|\.))"
+      R"(|(^|\.)norm_(1|2)($|\.)|transformer\.norm_f($|\.))",
       std::regex::icase | std::regex::optimize);
   return !std::regex_search(parameter_name, kNotDecayed);
 }

@@ -42,7 +42,7 @@ TEST(SeedOssConfig, NullMeansWhatRemains) {
 
 TEST(ArceeConfig, Defaults) {
   const PlainMlpConfig c = parse_arcee_config(Json::object());
-  EXPECT_EQ(c.kind, PlainKind::kSquaredRelu);
+  EXPECT_EQ(c.activation, nn::Activation::kSquaredRelu);
   EXPECT_EQ(c.llama.hidden_size, 2560);
   EXPECT_EQ(c.llama.num_key_value_heads, 32);
   EXPECT_EQ(c.llama.rope.theta, 1e4);
@@ -51,7 +51,7 @@ TEST(ArceeConfig, Defaults) {
 
 TEST(ApertusConfig, Defaults) {
   const PlainMlpConfig c = parse_apertus_config(Json::object());
-  EXPECT_EQ(c.kind, PlainKind::kXielu);
+  EXPECT_FALSE(c.activation.has_value());
   EXPECT_EQ(c.llama.rope.kind, nn::RopeKind::kLlama3);
   EXPECT_EQ(c.llama.rope.theta, 12e6);
   EXPECT_EQ(c.llama.rope.original_max_position_embeddings, 8192);

@@ -1,5 +1,5 @@
 // Oracle: what the reference says of published models: the number of parameters of Falcon-7B,
-// Falcon-40B, BLOOM-560m and BLOOMZ-7B1, their buffers, its _init_weights.
+// Falcon-40B, BLOOM-560m, BLOOMZ-7B1 and MPT-7B, their buffers, its _init_weights.
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -27,6 +27,9 @@ constexpr Published kPublished[] = {
      559214592, 0},
     {"BLOOMZ-7B1", R"({"model_type": "bloom", "hidden_size": 4096, "n_layer": 30, "n_head": 32})",
      7069016064, 0},
+    {"MPT-7B", R"({"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32,
+        "vocab_size": 50432})",
+     6649286656, 0},
 };
 
 TEST(FalconModel, IsAsLargeAsPublished) {

@@ -1,6 +1,6 @@
 // Oracle: what the reference says of published models: the number of parameters of StarCoder2-3B,
-// Command R, Command R7B, Phi-1.5, Phi-2, StableLM-3B and StableLM-2-1.6B, their buffers, its
-// _init_weights.
+// Command R, Command R7B, Phi-1.5, Phi-2, StableLM-3B, StableLM-2-1.6B, OLMo-7B, OLMo-1B,
+// Minitron-4B, Jais-2-8B, GPT-J-6B and GPT-Neo, their buffers, its _init_weights.
 #include <gtest/gtest.h>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -32,6 +32,19 @@ constexpr Published kPublished[] = {
     {"StableLM-2-1.6B", R"({"model_type": "stablelm", "hidden_size": 2048, "num_hidden_layers": 24,
         "intermediate_size": 5632, "vocab_size": 100352, "use_qkv_bias": true})",
      1644515328, 64},
+    {"OLMo-7B", R"({"model_type": "olmo"})", 6888095744, 512},
+    {"OLMo-1B", R"({"model_type": "olmo", "hidden_size": 2048, "num_hidden_layers": 16,
+        "num_attention_heads": 16, "intermediate_size": 8192, "tie_word_embeddings": true})",
+     1176764416, 512},
+    {"Minitron-4B", R"({"model_type": "nemotron", "hidden_size": 3072, "intermediate_size": 9216,
+        "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128})",
+     4190509056, 256},
+    {"Jais-2-8B", R"({"model_type": "jais2"})", 8090401280, 512},
+    {"GPT-J-6B", R"({"model_type": "gptj"})", 6050882784, 14680064},
+    {"GPT-Neo-1.3B", R"({"model_type": "gpt_neo"})", 1315575808, 100663296},
+    {"GPT-Neo-125M", R"({"model_type": "gpt_neo", "hidden_size": 768, "num_layers": 12,
+        "num_heads": 12, "attention_types": [[["global", "local"], 6]]})",
+     125198592, 50331648},
 };
 
 TEST(RotaryDecoderModel, IsAsLargeAsPublished) {
@@ -52,7 +65,13 @@ TEST(RotaryDecoderModel, InitialValues) {
       R"({"model_type": "stablelm", "qk_layernorm": true, "use_qkv_bias": true,
           "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
           "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 500,
-          "initializer_range": 0.03, "pad_token_id": 3, "partial_rotary_factor": 0.5})"};
+          "initializer_range": 0.03, "pad_token_id": 3, "partial_rotary_factor": 0.5})",
+      R"({"model_type": "nemotron", "hidden_size": 96, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500,
+          "initializer_range": 0.03, "pad_token_id": 3, "attention_bias": true})",
+      R"({"model_type": "olmo", "hidden_size": 96, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 500,
+          "initializer_range": 0.03, "pad_token_id": 3})"};
   for (const char* text : kModels) {
     const auto model = create_model(parse_json(text, "config.json"), {});
     const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(1);

@@ -1,5 +1,5 @@
-// Oracle: slopes as transformers' BLOOM gives them (golden), and attention to keys whose scores
-// grow with their position, written out.
+// Oracle: slopes as transformers' BLOOM and MPT give them (golden), and attention to keys whose
+// scores grow with their position, written out.
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -25,6 +25,15 @@ TEST(Alibi, SlopesAreTheReferences) {
       0.2102241367101669f, 0.1486509144306183f, 0.1051120683550835f, 0.0743254646658897f};
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_FLOAT_EQ(found[i], expected[i]) << i;
+}
+
+TEST(Alibi, SpreadSlopesAreTheReferences) {
+  EXPECT_EQ(spread_alibi_slopes(1), (std::vector<float>{0.00390625f}));
+  EXPECT_EQ(spread_alibi_slopes(4), (std::vector<float>{0.25f, 0.0625f, 0.015625f, 0.00390625f}));
+  EXPECT_EQ(spread_alibi_slopes(3), (std::vector<float>{0.0625f, 0.00390625f, 0.25f}));
+  const std::vector<float> found = spread_alibi_slopes(6);
+  const std::vector<float> expected = {0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f};
+  EXPECT_EQ(found, expected);
 }
 
 constexpr int64_t kHeads = 3, kChannels = 8;
@@ -57,7 +66,7 @@ TEST(Alibi, DocumentsBeginAnew) {
   batch.ids = at::zeros({15}, at::kLong);
   batch.offsets = {0, 9, 10, 15};
   const ForwardContext context{.batch = &batch};
-  Alibi alibi(kHeads);
+  Alibi alibi(alibi_slopes(kHeads));
   const auto draw = [] { return at::randn({15, kHeads * kChannels}); };
   const at::Tensor q = draw(), k = draw(), v = draw();
   const at::Tensor found = attention(q, k, v, options_with(alibi.table(context)), context);
@@ -75,7 +84,7 @@ TEST(Alibi, TokensOfACacheContinueTheDocument) {
   const auto draw = [] { return at::randn({kTokens, kHeads * kChannels}); };
   const at::Tensor q = draw(), k = draw(), v = draw();
   KvCache cache(/*num_layers=*/1, /*capacity=*/kTokens);
-  Alibi alibi(kHeads);
+  Alibi alibi(alibi_slopes(kHeads));
   std::vector<at::Tensor> found;
   for (const auto& [begin, end] : {std::pair(int64_t{0}, kFirst), std::pair(kFirst, kTokens)}) {
     Batch batch;

@@ -25,6 +25,10 @@ TEST(Decay, AllButBiasesAndNorms) {
   EXPECT_FALSE(is_decayed("transformer.h.11.ln_mlp.weight"));
   EXPECT_FALSE(is_decayed("model.layers.0.self_attn.q_layernorm.norms.3.weight"));
   EXPECT_FALSE(is_decayed("model.norm.weight"));
+  EXPECT_FALSE(is_decayed("transformer.blocks.11.norm_2.weight"));
+  EXPECT_FALSE(is_decayed("transformer.norm_f.weight"));
+  EXPECT_TRUE(is_decayed("model.norm_f.weight"));               // Nemotron-H's, an RMSNorm
+  EXPECT_TRUE(is_decayed("model.layers.0.post_norm1.weight"));  // HyperCLOVA X's
   EXPECT_FALSE(is_decayed("model.layers.0.input_layernorm.weight"));
   EXPECT_FALSE(is_decayed("model.layers.0.self_attn.q_proj.bias"));
   EXPECT_FALSE(is_decayed("model.layers.0.self_attn.q_norm.weight"));

@@ -47,7 +47,8 @@ Json config_of(const SavedState& base) {
 static bool is_called_tied(const Json& config) {
   const std::string type = config.value("model_type", "");
   constexpr std::string_view kTied[] = {"bloom", "cohere",      "cohere2", "falcon",
-                                        "gpt2",  "gpt_bigcode", "opt",     "starcoder2"};
+                                        "gpt2",  "gpt_bigcode", "gpt_neo", "mpt",
+                                        "opt",   "starcoder2"};
   const bool is_by_default = std::ranges::find(kTied, type) != std::end(kTied);
   const auto entry = config.find("tie_word_embeddings");
   return entry == config.end() ? is_by_default : entry->is_boolean() && entry->get<bool>();

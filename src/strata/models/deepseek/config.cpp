@@ -1,5 +1,6 @@
 #include "strata/models/deepseek/config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -235,6 +236,46 @@ DeepseekConfig parse_glm4_moe_lite_config(const Json& json) {
   c.mixture.llama.rms_norm_eps = 1e-5;
   parse_sigmoid_family(config, 64, {.experts_per_token = 4, .normalizes = true, .scale = 1.8}, c);
   c.mixture.has_experts = read_sparse_layers(config, c.mixture.llama.num_hidden_layers);
+  return c;
+}
+
+DeepseekConfig parse_minicpm3_config(const Json& json) {
+  const ConfigReader config(json);
+  DeepseekConfig c{
+      .mixture = {.llama = defaults("MiniCPM3")},
+      .attention = {
+          .query_rank = 768, .key_value_rank = 256, .heads = {.plain_dim = 64, .turned_dim = 32}}};
+  LlamaConfig& llama = c.mixture.llama;
+  llama.never_quantized = {};
+  llama.names_mean_experts = false;
+  llama.vocab_size = 73448;
+  llama.hidden_size = 2560;
+  llama.intermediate_size = 6400;
+  llama.num_hidden_layers = 62;
+  llama.num_attention_heads = 40;
+  llama.max_position_embeddings = 32768;
+  llama.initializer_range = 0.1;
+  llama.rms_norm_eps = 1e-5;
+  llama.tie_word_embeddings = true;
+  c.attention.heads.value_dim =
+      std::max<int64_t>(1, config.positive_integer("hidden_size", llama.hidden_size) /
+                               config.positive_integer("num_attention_heads", 40));
+  parse_layers(config, c);
+  check_relations(llama, /*splits_hidden_size=*/true);
+  llama.rope.pairs = ops::RopePairs::kHalves;
+  llama.mlp_bias = config.boolean("mlp_bias", false);
+  llama.embedding_scale = config.positive_number("scale_emb", 12.0);
+  llama.buffer_numel = 1;  // the scale is an integer there, of two words
+  // A factor of null is none.
+  const double depth = std::sqrt(static_cast<double>(llama.num_hidden_layers));
+  const auto given = [&](const char* key, double fallback, double none) {
+    const bool is_null = json.contains(key) && !config.has(key);
+    return is_null ? none : config.positive_number(key, fallback);
+  };
+  const auto hidden = static_cast<double>(llama.hidden_size);
+  llama.residual_multiplier = given("scale_depth", 1.4, depth) / depth;
+  llama.logits_scaling = hidden / given("dim_model_base", 256, hidden);
+  c.mixture.has_experts.assign(static_cast<size_t>(llama.num_hidden_layers), false);
   return c;
 }
 

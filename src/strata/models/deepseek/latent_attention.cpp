@@ -120,7 +120,7 @@ at::Tensor LatentAttention::add(const nn::Remakable& normed, const at::Tensor& r
                 .narrow(2, 0, heads.value_dim)
                 .reshape({mixed.size(0), heads.num_heads * heads.value_dim});
   }
-  return o_proj_.forward_add_once(mixed, residual, context);
+  return finish(o_proj_, mixed, residual, llama_.residual_multiplier, context);
 }
 
 }  // namespace strata::models

@@ -8,6 +8,7 @@
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
 #include "strata/nn/dropout.h"
+#include "strata/nn/limited.h"
 
 namespace strata::models {
 namespace {
@@ -43,21 +44,20 @@ FalconLayer::FalconLayer(const FalconConfig& c, int64_t index, at::ScalarType st
                          FalconPositions& positions)
     : config_(c),
       index_(index),
-      path_("transformer.h." + std::to_string(index)),
+      path_(c.names.layers + "." + std::to_string(index)),
       positions_(positions),
-      query_key_value_(make_layer(c, path_ + ".self_attention.query_key_value", c.hidden_size,
+      query_key_value_(make_layer(c, path_ + "." + c.names.query_key_value, c.hidden_size,
                                   fused_size(c), storage)),
-      dense_(make_layer(c, path_ + ".self_attention.dense", c.hidden_size, c.hidden_size, storage)),
-      dense_h_to_4h_(
-          make_layer(c, path_ + ".mlp.dense_h_to_4h", c.hidden_size, c.intermediate_size, storage)),
-      dense_4h_to_h_(
-          make_layer(c, path_ + ".mlp.dense_4h_to_h", c.intermediate_size, c.hidden_size, storage)),
-      attention_norm_(path_ + (c.norms == FalconNorms::kTwo ? ".ln_attn" : ".input_layernorm"),
-                      c.hidden_size, c.layer_norm_eps, storage) {
+      dense_(make_layer(c, path_ + "." + c.names.dense, c.hidden_size, c.hidden_size, storage)),
+      dense_h_to_4h_(make_layer(c, path_ + "." + c.names.mlp_input, c.hidden_size,
+                                c.intermediate_size, storage)),
+      dense_4h_to_h_(make_layer(c, path_ + "." + c.names.mlp_output, c.intermediate_size,
+                                c.hidden_size, storage)),
+      attention_norm_(path_ + "." + (c.norms == FalconNorms::kTwo ? "ln_attn" : c.names.norms[0]),
+                      c.hidden_size, c.layer_norm_eps, storage, c.norm_affine) {
   if (c.norms == FalconNorms::kOne) return;
-  mlp_norm_.emplace(
-      path_ + (c.norms == FalconNorms::kTwo ? ".ln_mlp" : ".post_attention_layernorm"),
-      c.hidden_size, c.layer_norm_eps, storage);
+  mlp_norm_.emplace(path_ + "." + (c.norms == FalconNorms::kTwo ? "ln_mlp" : c.names.norms[1]),
+                    c.hidden_size, c.layer_norm_eps, storage, c.norm_affine);
 }
 
 std::vector<nn::Linear*> FalconLayer::linears() {
@@ -80,18 +80,21 @@ std::vector<nn::Parameter*> FalconLayer::parameters() {
   return list;
 }
 
-at::Tensor FalconLayer::attend(const at::Tensor& qkv, const nn::ForwardContext& context) {
+at::Tensor FalconLayer::attend(const at::Tensor& fused, const nn::ForwardContext& context) {
   const int64_t heads = config_.num_attention_heads, kv_heads = config_.num_key_value_heads;
   const int64_t head_dim = config_.head_dim();
-  nn::AttentionOptions options{.num_heads = heads,
-                               .num_kv_heads = kv_heads,
-                               .head_dim = head_dim,
-                               .scale = 1.0 / std::sqrt(static_cast<double>(head_dim)),
-                               .layer = index_,
-                               .rotates = positions_.rope.has_value(),
-                               .dropout = config_.score_dropout,
-                               .place_id = dropout_place_id(index_, DropoutPlace::kScores),
-                               .interleaved = heads == kv_heads};
+  const double limit = config_.qkv_limit;
+  const at::Tensor qkv = limit > 0 ? nn::limited(fused, limit) : fused;
+  nn::AttentionOptions options{
+      .num_heads = heads,
+      .num_kv_heads = kv_heads,
+      .head_dim = head_dim,
+      .scale = config_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim))),
+      .layer = index_,
+      .rotates = positions_.rope.has_value(),
+      .dropout = config_.score_dropout,
+      .place_id = dropout_place_id(index_, DropoutPlace::kScores),
+      .interleaved = heads == kv_heads && config_.heads == FalconHeads::kOneBehindAnother};
   if (positions_.alibi) options.bias = positions_.alibi->table(context);
   if (!positions_.rope) return nn::fused_attention(qkv, options, context);
   if (kv_heads == 1 || options.interleaved) {

@@ -1,5 +1,5 @@
-// The layer of Falcon and BLOOM, whose q, k and v are one matrix. Owns: its layers and the order of
-// operations. Never: embedding and head (decoder_embedding.h, decoder_head.h), gathering,
+// The layer of Falcon, BLOOM and MPT, whose q, k and v are one matrix. Owns: its layers and the
+// order of operations. Never: embedding and head (decoder_embedding.h, decoder_head.h), gathering,
 // checkpointing, the chain (falcon/model.h).
 #pragma once
 

@@ -114,6 +114,9 @@ FalconConfig parse_falcon_config(const Json& json) {
   return c;
 }
 
+// BLOOM's ALiBi has no end; a plan and a cache must have one: the longest texts of other families.
+constexpr int64_t kMostBloomTokens = 131072;
+
 FalconConfig parse_bloom_config(const Json& json) {
   const ConfigReader config(json);
   FalconConfig c;
@@ -121,6 +124,7 @@ FalconConfig parse_bloom_config(const Json& json) {
   c.architecture = "BloomForCausalLM";
   c.ia3_targets = {"query_key_value", "mlp.dense_4h_to_h"};
   c.ia3_feedforward = {"mlp.dense_4h_to_h"};
+  c.max_position_embeddings = kMostBloomTokens;
   c.vocab_size = 250880;
   c.hidden_size = 64;
   c.activation = nn::Activation::kGeluTanh;

@@ -1,6 +1,6 @@
-// The settings of a checkpoint of Falcon or BLOOM, read from config.json and checked. Owns: names,
-// defaults and relations of the keys. Never: weights. Source: transformers
-// configuration_{falcon,bloom}.py.
+// The settings of a checkpoint of Falcon, BLOOM or MPT, read from config.json and checked. Owns:
+// names, defaults and relations of the keys. Never: weights. Source: transformers
+// configuration_{falcon,bloom,mpt}.py.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "strata/base/json.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/rope.h"
+#include "strata/nn/layer_norm.h"
 
 namespace strata::models {
 
@@ -21,9 +22,26 @@ enum class FalconNorms {
   kOneByOne,  // input_layernorm, then post_attention_layernorm of the sum behind attention
 };
 
+// Of modules, in a layer but for the first three.
+struct FalconNames {
+  std::string embedding = "transformer.word_embeddings";
+  std::string layers = "transformer.h";
+  std::string final_norm = "transformer.ln_f";
+  std::string query_key_value = "self_attention.query_key_value";
+  std::string dense = "self_attention.dense";
+  std::string mlp_input = "mlp.dense_h_to_4h";
+  std::string mlp_output = "mlp.dense_4h_to_h";
+  std::string norms[2] = {"input_layernorm", "post_attention_layernorm"};  // but for kTwo
+};
+
+// How q, k and v lie in the rows of the one matrix, of as many heads of k and v as of q.
+enum class FalconHeads { kOneBehindAnother, kSideBySide };
+
 struct FalconConfig {
   std::string layer_class = "FalconDecoderLayer";
   std::string architecture = "FalconForCausalLM";
+  FalconNames names;
+  std::vector<std::string> lora_targets = {"query_key_value"};
   std::vector<std::string> ia3_targets = {"query_key_value", "dense_4h_to_h"};
   std::vector<std::string> ia3_feedforward = {"dense_4h_to_h"};
   int64_t vocab_size = 65024;
@@ -36,7 +54,12 @@ struct FalconConfig {
   double layer_norm_eps = 1e-5;
   double initializer_range = 0.02;
   nn::Activation activation = nn::Activation::kGelu;
+  FalconHeads heads = FalconHeads::kOneBehindAnother;
+  double qkv_limit = 0;                   // of the sizes of q, k and v; 0: none
+  std::optional<double> attention_scale;  // default: 1 / sqrt(head_dim)
+  bool has_spread_slopes = false;         // of ALiBi, as MPT's
   FalconNorms norms = FalconNorms::kOne;
+  nn::LayerNormAffine norm_affine = nn::LayerNormAffine::kWeightAndBias;
   bool norms_come_first = false;        // among a layer's parameters, around attention
   bool has_embedding_norm = false;      // of the embedded tokens
   bool adds_to_norms = false;           // the residual is what attention, or the MLP, read
@@ -56,5 +79,6 @@ struct FalconConfig {
 // ConfigError for what the reference can do and this program cannot.
 FalconConfig parse_falcon_config(const Json& config);
 FalconConfig parse_bloom_config(const Json& config);
+FalconConfig parse_mpt_config(const Json& config);
 
 }  // namespace strata::models

@@ -5,11 +5,8 @@
 namespace strata::models {
 namespace {
 
-// ALiBi has no end; a plan and a cache must have one: the longest texts of other families.
-constexpr int64_t kMostAlibiTokens = 131072;
-
 DecoderEmbeddingOptions embedding_of(const FalconConfig& c) {
-  return {.path = "transformer.word_embeddings",
+  return {.path = c.names.embedding,
           .vocab_size = c.vocab_size,
           .hidden_size = c.hidden_size,
           .norm_path = c.has_embedding_norm ? "transformer.word_embeddings_layernorm" : "",
@@ -17,12 +14,13 @@ DecoderEmbeddingOptions embedding_of(const FalconConfig& c) {
 }
 
 DecoderHeadOptions head_of(const FalconConfig& c) {
-  return {.norm_path = "transformer.ln_f",
+  return {.norm_path = c.names.final_norm,
           .projection_path = "",
           .hidden_size = c.hidden_size,
           .output_size = c.hidden_size,
           .vocab_size = c.vocab_size,
           .norm_eps = c.layer_norm_eps,
+          .norm_affine = c.norm_affine,
           .num_labels = c.num_labels};
 }
 
@@ -39,7 +37,9 @@ FalconModel::FalconModel(const FalconConfig& config, at::ScalarType storage)
   if (config.rope) {
     positions_.rope.emplace(*config.rope);
   } else {
-    positions_.alibi.emplace(config.num_attention_heads);
+    const int64_t heads = config.num_attention_heads;
+    positions_.alibi.emplace(config.has_spread_slopes ? nn::spread_alibi_slopes(heads)
+                                                      : nn::alibi_slopes(heads));
   }
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     layers_.push_back(std::make_unique<FalconLayer>(config, i, storage, positions_));
@@ -48,7 +48,7 @@ FalconModel::FalconModel(const FalconConfig& config, at::ScalarType storage)
 }
 
 int64_t FalconModel::max_position_embeddings() const {
-  return config_.rope ? config_.rope->reach() : kMostAlibiTokens;
+  return config_.rope ? config_.rope->reach() : config_.max_position_embeddings;
 }
 
 void FalconModel::init_weight(const nn::Parameter& parameter, at::Tensor full,

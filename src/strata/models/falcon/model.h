@@ -1,5 +1,5 @@
-// A Falcon or BLOOM model for next-token prediction: the chain of its blocks. Owns: blocks, initial
-// values. Never: memory of weights; ties and names of weights (tied_decoder.h).
+// A Falcon, BLOOM or MPT model for next-token prediction: the chain of its blocks. Owns: blocks,
+// initial values. Never: memory of weights; ties and names of weights (tied_decoder.h).
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class FalconModel final : public TiedDecoder {
   std::string architecture() const override { return config_.architecture; }
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  std::vector<std::string> default_lora_targets() const override { return {"query_key_value"}; }
+  std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
   std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
   std::vector<std::string> default_ia3_feedforward() const override {
     return config_.ia3_feedforward;

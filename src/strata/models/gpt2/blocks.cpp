@@ -4,12 +4,9 @@
 
 #include <ATen/ATen.h>
 
-#include "strata/models/learned_positions.h"
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
-#include "strata/nn/dropout.h"
-#include "strata/nn/embedded_rows.h"
 
 namespace strata::models {
 namespace {
@@ -27,31 +24,6 @@ nn::LayerNorm make_norm(const Gpt2Config& c, const std::string& path, at::Scalar
 }
 
 }  // namespace
-
-Gpt2Embedding::Gpt2Embedding(const Gpt2Config& c, at::ScalarType storage)
-    : dropout_rate_(c.embd_pdrop),
-      tokens_("transformer.wte",
-              std::make_shared<nn::Parameter>(
-                  "transformer.wte.weight", std::vector<int64_t>{c.vocab_size, c.n_embd}, storage),
-              /*padding_id=*/std::nullopt),
-      positions_("transformer.wpe.weight", {c.n_positions, c.n_embd}, storage) {
-  positions_.set_embedding_table();
-}
-
-std::vector<nn::Parameter*> Gpt2Embedding::parameters() {
-  std::vector<nn::Parameter*> list;
-  tokens_.append_parameters(list);
-  list.push_back(&positions_);
-  return list;
-}
-
-at::Tensor Gpt2Embedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  check_learned_positions(context, positions_.shape()[0], "n_positions");
-  const at::Tensor rows =
-      nn::with_noise(tokens_.forward(x, context.batch->ids), context) +
-      nn::embed(x, context.batch->positions, positions_, /*padding_id=*/std::nullopt);
-  return nn::dropout(rows, dropout_rate_, kFirstDropoutPlace, context);
-}
 
 Gpt2Block::Gpt2Block(const Gpt2Config& c, int64_t index, at::ScalarType storage)
     : config_(c),

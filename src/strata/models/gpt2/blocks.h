@@ -1,40 +1,17 @@
-// The blocks of GPT-2 and gpt_bigcode: embeddings of tokens and positions, layer. Owns: their
-// layers and the order of operations. Never: the head (decoder_head.h), gathering, checkpointing,
-// the chain (gpt2/model.h).
+// The layer of GPT-2 and gpt_bigcode. Owns: its layers and the order of operations. Never:
+// embedding and head (decoder_embedding.h, decoder_head.h), gathering, checkpointing, the chain
+// (gpt2/model.h).
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "strata/models/gpt2/config.h"
 #include "strata/models/model.h"
-#include "strata/nn/embedding.h"
 #include "strata/nn/layer_norm.h"
 #include "strata/nn/linear.h"
 
 namespace strata::models {
-
-class Gpt2Embedding final : public Block {
- public:
-  Gpt2Embedding(const Gpt2Config& config, at::ScalarType storage);
-
-  BlockKind kind() const override { return BlockKind::kEmbedding; }
-  std::string class_name() const override { return "Embedding"; }
-  std::string path() const override { return tokens_.path(); }
-  std::vector<nn::Parameter*> parameters() override;
-  std::vector<nn::Linear*> linears() override { return {}; }
-  nn::Embedding* embedding() override { return &tokens_; }
-  // ConfigError for a document of more tokens than there are positions.
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
-
-  const std::shared_ptr<nn::Parameter>& weight() const { return tokens_.shared_weight(); }
-
- private:
-  double dropout_rate_;
-  nn::Embedding tokens_;
-  nn::Parameter positions_;  // [n_positions, n_embd]
-};
 
 class Gpt2Block final : public Block {
  public:

@@ -3,14 +3,14 @@
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/plain_activation.h"
+#include "strata/models/size_names.h"
 
 namespace strata::models {
 namespace {
 
-// Each size has a second name, which configurations of all families share.
 int64_t parse_size(const ConfigReader& config, const char* key, const char* alias,
                    int64_t fallback) {
-  return config.positive_integer(config.has(key) ? key : alias, fallback);
+  return config.positive_integer(SizeNames{key, alias}.said(config), fallback);
 }
 
 void check_heads(const Gpt2Config& c) {
@@ -33,7 +33,7 @@ void parse_common(const ConfigReader& config, Gpt2Config& c) {
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.n_positions = parse_size(config, "n_positions", "max_position_embeddings", c.n_positions);
   c.n_embd = parse_size(config, "n_embd", "hidden_size", c.n_embd);
-  c.n_layer = config.num_layers(config.has("n_layer") ? "n_layer" : "num_hidden_layers", c.n_layer);
+  c.n_layer = config.num_layers(SizeNames{"n_layer", "num_hidden_layers"}.said(config), c.n_layer);
   c.n_head = parse_size(config, "n_head", "num_attention_heads", c.n_head);
   c.n_inner = config.positive_integer("n_inner", 4 * c.n_embd);
   c.resid_pdrop = config.dropout_rate("resid_pdrop", c.resid_pdrop);

@@ -16,6 +16,16 @@ TiedDecoder::Options tie_of(const Gpt2Config& c) {
           .ignored_suffixes = {".attn.bias", ".attn.masked_bias"}};
 }
 
+DecoderEmbeddingOptions embedding_of(const Gpt2Config& c) {
+  return {.path = "transformer.wte",
+          .vocab_size = c.vocab_size,
+          .hidden_size = c.n_embd,
+          .dropout = c.embd_pdrop,
+          .positions_path = "transformer.wpe",
+          .num_positions = c.n_positions,
+          .positions_key = "n_positions"};
+}
+
 DecoderHeadOptions head_of(const Gpt2Config& c) {
   return {.norm_path = "transformer.ln_f",
           .projection_path = "",
@@ -31,7 +41,7 @@ DecoderHeadOptions head_of(const Gpt2Config& c) {
 Gpt2Model::Gpt2Model(const Gpt2Config& config, at::ScalarType storage)
     : TiedDecoder(tie_of(config), storage),
       config_(config),
-      embedding_(std::make_unique<Gpt2Embedding>(config, storage)) {
+      embedding_(std::make_unique<DecoderEmbedding>(embedding_of(config), storage)) {
   for (int64_t i = 0; i < config.n_layer; ++i) {
     layers_.push_back(std::make_unique<Gpt2Block>(config, i, storage));
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/models/decoder_embedding.h"
 #include "strata/models/decoder_head.h"
 #include "strata/models/gpt2/blocks.h"
 #include "strata/models/tied_decoder.h"
@@ -38,7 +39,7 @@ class Gpt2Model final : public TiedDecoder {
   nn::Linear& output_layer() const override { return head_->output_layer(); }
 
   Gpt2Config config_;
-  std::unique_ptr<Gpt2Embedding> embedding_;
+  std::unique_ptr<DecoderEmbedding> embedding_;
   std::vector<std::unique_ptr<Gpt2Block>> layers_;
   std::unique_ptr<DecoderHead> head_;
 };

@@ -5,6 +5,7 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/llama/config_parts.h"
 #include "strata/models/llama/plain_mlp.h"
+#include "strata/models/llama/relatives.h"
 #include "strata/models/plain_activation.h"
 
 namespace strata::models {
@@ -12,23 +13,10 @@ namespace {
 
 constexpr double kTheta = 12000000.0;
 
-// As the reference's, where the file says nothing; a rope_theta alone says nothing there.
-Json with_default_rope(const Json& json) {
-  const auto scaling = json.find("rope_scaling"), parameters = json.find("rope_parameters");
-  const bool says_scaling = scaling != json.end() && !scaling->is_null() && !scaling->empty();
-  if (says_scaling || (parameters != json.end() && !parameters->is_null())) return json;
-  Json result = json;
-  result.erase("rope_scaling");
-  result["rope_parameters"] = {{"rope_type", "llama3"},  {"rope_theta", kTheta},
-                               {"factor", 8.0},          {"original_max_position_embeddings", 8192},
-                               {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
-  return result;
-}
-
 }  // namespace
 
 PlainMlpConfig parse_apertus_config(const Json& json) {
-  const Json complete = with_default_rope(json);
+  const Json complete = with_llama3_positions(json, kTheta, /*factor=*/8.0);
   const ConfigReader config(complete);
   PlainMlpConfig result;
   LlamaConfig& c = result.llama;
@@ -46,10 +34,8 @@ PlainMlpConfig parse_apertus_config(const Json& json) {
   c.gate = ops::GateKind::kGeluTanh;
   parse_common(config, c);
   parse_default_padding_id(config, c, 3);
-  const std::string name = config.text("hidden_act", "xielu");
-  if (name == "xielu" || name == "relu2") {
-    result.kind = name == "xielu" ? PlainKind::kXielu : PlainKind::kSquaredRelu;
-  } else {
+  result.activation.reset();
+  if (config.text("hidden_act", "xielu") != "xielu") {
     result.activation = parse_activation(config, "hidden_act", "xielu");
   }
   c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);

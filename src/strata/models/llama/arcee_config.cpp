@@ -21,11 +21,7 @@ PlainMlpConfig parse_arcee_config(const Json& json) {
   // There is no gate; what the activation is, is read below.
   c.gate = ops::GateKind::kGeluTanh;
   parse_common(config, c);
-  if (config.text("hidden_act", "relu2") == "relu2") {
-    result.kind = PlainKind::kSquaredRelu;
-  } else {
-    result.activation = parse_activation(config, "hidden_act", "relu2");
-  }
+  result.activation = parse_activation(config, "hidden_act", "relu2");
   c.num_key_value_heads = key_value_heads(config, c, c.num_attention_heads);
   parse_head_dim(config, c);
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);

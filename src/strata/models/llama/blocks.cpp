@@ -167,12 +167,12 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .place_id = kFirstDropoutPlace + static_cast<uint64_t>(index_),
       .sinks = sinks_ ? &*sinks_ : nullptr};
   const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+  auto& output = norm(NormPlace::kAttentionOutput);
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
-    return nn::add_scaled(residual, o_proj_.forward(mixed, context), scale, /*wants_output=*/true);
+    const at::Tensor y = o_proj_.forward(mixed, context);
+    return nn::add_scaled(residual, output ? output->forward(y) : y, scale, /*wants_output=*/true);
   }
-  if (auto& output = norm(NormPlace::kAttentionOutput)) {
-    return residual + output->forward(o_proj_.forward(mixed, context));
-  }
+  if (output) return residual + output->forward(o_proj_.forward(mixed, context));
   return o_proj_.forward_add_once(mixed, residual, context);
 }
 
@@ -182,7 +182,9 @@ at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardCo
   const nn::Remakable gated = mlp_->gated(normed, context);
   nn::Linear& down = mlp_->down_proj();
   if (auto& output = norm(NormPlace::kMlpOutput)) {
-    return residual + output->forward(nn::linear_shared_input({&down}, gated, context)[0]);
+    const at::Tensor y = output->forward(nn::linear_shared_input({&down}, gated, context)[0]);
+    const double scale = config_.residual_multiplier;
+    return scale == 1.0 ? residual + y : nn::add_scaled(residual, y, scale, /*wants_output=*/true);
   }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     // Where the result is not wanted, the step has just recomputed what it keeps: nothing is
@@ -203,7 +205,8 @@ LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
     : norm_(make_norm(config, config.final_norm, config.hidden_size, storage)),
       lm_head_(make_lm_head(config, storage, std::move(tied))),
-      logit_scale_(1.0 / config.logits_scaling),
+      // Of a head for documents the reference scales nothing.
+      logit_scale_(config.num_labels > 0 ? 1.0 : 1.0 / config.logits_scaling),
       softcap_(config.logit_softcap) {}
 
 std::vector<nn::Parameter*> LlamaHead::parameters() {

@@ -1,5 +1,5 @@
-// Settings of Gemma, Gemma 2 and of the text models of Gemma 3. Source: transformers
-// configuration_{gemma,gemma2,gemma3}.py.
+// Settings of Gemma, Gemma 2, VaultGemma and of the text models of Gemma 3. Source: transformers
+// configuration_{gemma,gemma2,vaultgemma,gemma3}.py.
 #include <cmath>
 #include <string>
 
@@ -7,6 +7,7 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/llama/config.h"
 #include "strata/models/llama/config_parts.h"
+#include "strata/models/llama/relatives.h"
 
 namespace strata::models {
 namespace {
@@ -102,6 +103,16 @@ LlamaConfig parse_gemma2_config(const Json& json) {
   c.logit_softcap = parse_softcap(config, "final_logit_softcapping", 30.0);
   c.windows = parse_windows(config, c.num_hidden_layers, /*period=*/2);
   parse_positions(config, c, /*splits_hidden_size=*/true);
+  return c;
+}
+
+LlamaConfig parse_vaultgemma_config(const Json& json) {
+  LlamaConfig c = parse_gemma2_config(json);
+  c.layer_class = "VaultGemmaDecoderLayer";
+  c.architecture = "VaultGemmaForCausalLM";
+  c.lora_targets = c.ia3_targets = {};
+  c.layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
+                   {NormPlace::kMlpInput, "pre_feedforward_layernorm"}};
   return c;
 }
 

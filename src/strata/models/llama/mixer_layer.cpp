@@ -9,20 +9,31 @@ nn::RmsNorm norm_of(const LlamaConfig& c, const std::string& path, at::ScalarTyp
   return {path, c.hidden_size, c.rms_norm_eps, storage, c.norm_kind};
 }
 
+struct ProductPlace {
+  double scale;  // of the product
+  bool ends_block;
+};
+
+// residual + scale * layer(x).
+at::Tensor add_product(const nn::Linear& layer, const nn::Remakable& x, const at::Tensor& residual,
+                       const ProductPlace& place, const nn::ForwardContext& context) {
+  const bool wants_output = !place.ends_block || context.pass.wants_output;
+  if (place.scale == 1.0) {
+    return place.ends_block ? layer.forward_add_last(x, residual, context)
+                            : layer.forward_add_once(x, residual, context);
+  }
+  // As in Llama's layer: where the result is not wanted, nothing is remade.
+  const at::Tensor y = wants_output ? nn::linear_shared_input({&layer}, x, context)[0]
+                                    : layer.forward_last(x.value, context);
+  return nn::add_scaled(residual, y, place.scale, wants_output);
+}
+
 }  // namespace
 
 at::Tensor TokenMixer::finish(const nn::Linear& layer, const nn::Remakable& x,
                               const at::Tensor& residual, double scale,
                               const nn::ForwardContext& context) const {
-  const bool wants_output = !ends_block_ || context.pass.wants_output;
-  if (scale == 1.0) {
-    return ends_block_ ? layer.forward_add_last(x, residual, context)
-                       : layer.forward_add_once(x, residual, context);
-  }
-  // As in Llama's layer: where the result is not wanted, nothing is remade.
-  const at::Tensor y = wants_output ? nn::linear_shared_input({&layer}, x, context)[0]
-                                    : layer.forward_last(x.value, context);
-  return nn::add_scaled(residual, y, scale, wants_output);
+  return add_product(layer, x, residual, {.scale = scale, .ends_block = ends_block_}, context);
 }
 
 MixerLayer::MixerLayer(const LlamaConfig& c, int64_t index, at::ScalarType storage,
@@ -30,6 +41,7 @@ MixerLayer::MixerLayer(const LlamaConfig& c, int64_t index, at::ScalarType stora
                        ModuleOrder order)
     : layer_class_(c.layer_class),
       path_("model.layers." + std::to_string(index)),
+      residual_multiplier_(c.residual_multiplier),
       order_(order),
       mixer_(std::move(mixer)),
       feed_forward_(std::move(feed_forward)),
@@ -105,8 +117,8 @@ at::Tensor MixerLayer::forward(const at::Tensor& x, const nn::ForwardContext& co
   const at::Tensor mixed = mixer_->add(first.normed, first.residual, context);
   const auto second = mlp_norm_.forward_with_residual(mixed);
   if (!mlp_) return feed_forward_->add_last(second.normed, second.residual, context);
-  return mlp_->down_proj().forward_add_last(mlp_->gated(second.normed, context), second.residual,
-                                            context);
+  return add_product(mlp_->down_proj(), mlp_->gated(second.normed, context), second.residual,
+                     {.scale = residual_multiplier_, .ends_block = true}, context);
 }
 
 }  // namespace strata::models

@@ -74,6 +74,7 @@ class MixerLayer final : public DecoderLayer, public HasFusedLinears {
   void append_norms(std::vector<nn::Parameter*>& list);
 
   std::string layer_class_, path_;
+  double residual_multiplier_;  // of what the MLP adds
   ModuleOrder order_;
   std::unique_ptr<TokenMixer> mixer_;
   std::optional<Mlp> mlp_;  // without feed_forward_

@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "strata/nn/squared_relu.h"
-
 namespace strata::models {
 namespace {
 
@@ -21,9 +19,8 @@ PlainMlp::PlainMlp(const PlainMlpConfig& config, const std::string& path, at::Sc
       down_proj_(path + ".down_proj",
                  shape(config.llama.intermediate_size, config.llama.hidden_size,
                        config.llama.mlp_bias, storage)),
-      kind_(config.kind),
       activation_(config.activation) {
-  if (kind_ == PlainKind::kXielu) xielu_.emplace(path + ".act_fn", storage);
+  if (!activation_) xielu_.emplace(path + ".act_fn", storage);
 }
 
 void PlainMlp::append_parameters(std::vector<nn::Parameter*>& list) {
@@ -34,7 +31,7 @@ void PlainMlp::append_parameters(std::vector<nn::Parameter*>& list) {
 
 nn::Remakable PlainMlp::activate(const at::Tensor& up) {
   if (xielu_) return xielu_->forward(up);
-  return kind_ == PlainKind::kSquaredRelu ? nn::squared_relu(up) : nn::activate(up, activation_);
+  return nn::activate(up, *activation_);
 }
 
 at::Tensor PlainMlp::add_last(const nn::Remakable& normed, const at::Tensor& residual,

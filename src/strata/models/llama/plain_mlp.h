@@ -13,13 +13,10 @@
 
 namespace strata::models {
 
-// xIELU has numbers that train.
-enum class PlainKind { kSquaredRelu, kXielu, kOther };
-
 struct PlainMlpConfig {
   LlamaConfig llama;
-  PlainKind kind = PlainKind::kOther;
-  nn::Activation activation = nn::Activation::kSilu;  // of kOther
+  // Nothing: xIELU, which has numbers that train.
+  std::optional<nn::Activation> activation = nn::Activation::kSquaredRelu;
 };
 
 PlainMlpConfig parse_arcee_config(const Json& config);
@@ -40,8 +37,7 @@ class PlainMlp final : public FeedForward {
   nn::Remakable activate(const at::Tensor& up);
 
   nn::Linear up_proj_, down_proj_;
-  PlainKind kind_;
-  nn::Activation activation_;
+  std::optional<nn::Activation> activation_;
   std::optional<nn::Xielu> xielu_;
 };
 

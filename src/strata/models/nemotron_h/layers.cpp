@@ -21,8 +21,7 @@ std::unique_ptr<FeedForward> make_feed_forward(const NemotronHConfig& config, in
   if (config.kinds.at(static_cast<size_t>(index)) == Kind::kMixture) {
     return std::make_unique<NemotronMixture>(config, path, storage);
   }
-  return std::make_unique<PlainMlp>(
-      PlainMlpConfig{.llama = config.llama, .kind = PlainKind::kSquaredRelu}, path, storage);
+  return std::make_unique<PlainMlp>(PlainMlpConfig{.llama = config.llama}, path, storage);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType sto
 }
 
 PlainMlpConfig shared_of(const NemotronHConfig& c) {
-  PlainMlpConfig mlp{.llama = c.llama, .kind = PlainKind::kSquaredRelu};
+  PlainMlpConfig mlp{.llama = c.llama};
   mlp.llama.intermediate_size = c.experts.shared_intermediate_size;
   return mlp;
 }

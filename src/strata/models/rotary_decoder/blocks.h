@@ -1,7 +1,8 @@
 // The layer of decoders with LayerNorm and rotated heads whose q, k and v are matrices of their own
-// (StarCoder 2, Command R, Phi, StableLM). Owns: its layers and the order of operations. Never:
-// embedding and head (decoder_embedding.h, decoder_head.h), gathering, checkpointing, the chain
-// (rotary_decoder/model.h).
+// (StarCoder 2, Command R, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J, CodeGen, and
+// GPT-Neo, whose heads are not rotated). Owns: its layers and the order
+// of operations. Never: embedding and head (decoder_embedding.h, decoder_head.h), gathering,
+// checkpointing, the chain (rotary_decoder/model.h).
 #pragma once
 
 #include <optional>
@@ -19,9 +20,9 @@ namespace strata::models {
 
 class RotaryDecoderLayer final : public Block {
  public:
-  // `rope` is shared by all layers and must outlive them.
+  // `rope` is shared by all layers and must outlive them; null where positions are learned.
   RotaryDecoderLayer(const RotaryDecoderConfig& config, int64_t index, at::ScalarType storage,
-                     nn::Rope& rope);
+                     nn::Rope* rope);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
   std::string class_name() const override { return config_.layer_class; }
@@ -43,13 +44,14 @@ class RotaryDecoderLayer final : public Block {
   RotaryDecoderConfig config_;
   int64_t index_;
   std::string path_;
-  nn::Rope& rope_;
-  nn::Linear q_proj_, k_proj_, v_proj_, output_;
+  nn::Rope* rope_;
+  std::vector<nn::Linear> qkv_;  // q, k and v, or all of them in one
+  nn::Linear output_;
   std::optional<nn::HeadNorm> q_norm_, k_norm_;
   std::optional<nn::Linear> mlp_gate_;
   nn::Linear mlp_input_, mlp_output_;
   nn::LayerNorm input_layernorm_;
-  std::optional<nn::LayerNorm> post_attention_layernorm_;  // of a layer that is not parallel
+  std::optional<nn::LayerNorm> mlp_layernorm_;  // of a layer that is not parallel
 };
 
 }  // namespace strata::models

@@ -32,7 +32,7 @@ RotaryDecoderConfig parse_cohere_family(const ConfigReader& config, const std::s
   c.input_bias = c.output_bias = config.boolean("attention_bias", false);
   c.logit_scale = config.positive_number("logit_scale", 0.0625);
   c.rope = parse_rope(config, {c.head_dim, c.max_position_embeddings, default_theta});
-  c.rope.pairs = ops::RopePairs::kNeighbours;
+  c.rope->pairs = ops::RopePairs::kNeighbours;
   return c;
 }
 

@@ -17,7 +17,7 @@ void parse_rotary_common(const ConfigReader& config, RotaryDecoderConfig& c,
   c.num_attention_heads = config.positive_integer("num_attention_heads", c.num_attention_heads);
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
-  c.norm_eps = config.positive_number(eps_key, c.norm_eps);
+  if (!eps_key.empty()) c.norm_eps = config.positive_number(eps_key, c.norm_eps);
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
   c.attention_dropout = config.dropout_rate("attention_dropout", c.attention_dropout);
   c.tie_word_embeddings = config.boolean("tie_word_embeddings", c.tie_word_embeddings);
@@ -40,6 +40,22 @@ void parse_rotary_heads(const ConfigReader& config, RotaryDecoderConfig& c) {
         "{}; fix the file",
         c.num_key_value_heads, c.num_attention_heads);
   }
+}
+
+void split_hidden_size(RotaryDecoderConfig& c, const char* hidden_key, const char* heads_key) {
+  c.num_key_value_heads = c.num_attention_heads;
+  c.head_dim = c.hidden_size / c.num_attention_heads;
+  if (c.head_dim * c.num_attention_heads == c.hidden_size) return;
+  throw FormatError("config.json: found {} = {}, expected a multiple of {} = {}; fix the file",
+                    hidden_key, c.hidden_size, heads_key, c.num_attention_heads);
+}
+
+void refuse_tie(const RotaryDecoderConfig& c, const std::string& family) {
+  if (!c.tie_word_embeddings) return;
+  throw ConfigError(
+      "config.json: found tie_word_embeddings = True, expected False in a {} model, as in the "
+      "published ones; use a checkpoint whose output layer has a weight of its own",
+      family);
 }
 
 void refuse_other_head_dim(const RotaryDecoderConfig& c, const std::string& family) {

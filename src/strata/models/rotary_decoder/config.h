@@ -1,6 +1,8 @@
-// The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi or StableLM, read from
-// config.json and checked. Owns: names, defaults and relations of the keys. Never: weights. Source:
-// transformers configuration_{starcoder2,cohere,cohere2,phi,stablelm}.py.
+// The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi, StableLM, OLMo, Nemotron or
+// Jais 2, and of GPT-J, CodeGen or GPT-Neo, which have other names and the latter learned
+// positions, read from config.json and checked. Owns: names, defaults and relations of the keys.
+// Never: weights. Source: transformers
+// configuration_{starcoder2,cohere,cohere2,phi,stablelm,olmo,nemotron,jais2,gptj,codegen,gpt_neo}.py.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +25,20 @@ struct RotaryDecoderConfig {
   std::vector<std::string> vera_targets = {};
   std::vector<std::string> ia3_targets = {};
   std::vector<std::string> ia3_feedforward = {};
-  // Modules of a layer, and the norm behind the last.
+  // Modules of the body and of a layer, and the norm behind the last.
+  std::string embedding_name = "model.embed_tokens";
+  std::string layers_name = "model.layers";
+  std::string attention_name = "self_attn";
+  std::string norm_names[2] = {"input_layernorm", "post_attention_layernorm"};
   std::string output_name = "o_proj";      // of attention
   std::string mlp_input_name = "up_proj";  // beside "gate_proj" where the MLP is gated
   std::string mlp_output_name = "down_proj";
   std::string head_norm_names[2] = {"q_norm", "k_norm"};
   std::string final_norm_name = "model.norm";
+  bool norms_come_first = false;    // among a layer's parameters, each before what reads it
+  bool queries_come_third = false;  // behind k and v
+  int64_t fused_parts = 0;  // of the heads, in one matrix, each as q, v, k; 0: three matrices
+  std::vector<std::string> ignored_suffixes = {"rotary_emb.inv_freq"};  // as TiedDecoder's
 
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;
@@ -46,9 +56,11 @@ struct RotaryDecoderConfig {
   bool head_bias = false;  // of the output layer of the model
   nn::LayerNormAffine norm_affine = nn::LayerNormAffine::kWeightAndBias;  // of all but heads' norms
   std::optional<nn::HeadNormWeights> head_norms;  // of q and k before they are rotated
+  double qkv_limit = 0;       // of the sizes of q, k and v before they are rotated; 0: none
   bool is_parallel = false;   // attention and MLP read the same norm; else one after the other
   bool has_gated_mlp = true;  // with silu; else `activation`
   nn::Activation activation = nn::Activation::kSilu;
+  std::optional<double> attention_scale;  // default: 1 / sqrt(head_dim)
   // While training: of the probabilities, of what attention and MLP add, of embedded tokens.
   double attention_dropout = 0;
   double attention_output_dropout = 0;
@@ -61,7 +73,8 @@ struct RotaryDecoderConfig {
   std::optional<int64_t> pad_token_id;  // this embedding row receives no gradient
   std::vector<int64_t> windows;  // of each layer, ops/attention/attention.h; empty: none anywhere
   std::vector<bool> rotates;     // of each layer; empty: all have positions
-  nn::RopeOptions rope;
+  std::optional<nn::RopeOptions> rope;  // nothing: positions are learned
+  int64_t buffer_bytes = 0;             // of other buffers in the reference than rotary tables
 };
 
 // FormatError naming the key for values of the wrong type or that contradict each other;
@@ -71,5 +84,11 @@ RotaryDecoderConfig parse_cohere_config(const Json& config);
 RotaryDecoderConfig parse_cohere2_config(const Json& config);
 RotaryDecoderConfig parse_phi_config(const Json& config);
 RotaryDecoderConfig parse_stablelm_config(const Json& config);
+RotaryDecoderConfig parse_olmo_config(const Json& config);
+RotaryDecoderConfig parse_nemotron_config(const Json& config);
+RotaryDecoderConfig parse_jais2_config(const Json& config);
+RotaryDecoderConfig parse_gptj_config(const Json& config);
+RotaryDecoderConfig parse_codegen_config(const Json& config);
+RotaryDecoderConfig parse_gpt_neo_config(const Json& config);
 
 }  // namespace strata::models

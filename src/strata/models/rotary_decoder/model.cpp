@@ -6,11 +6,14 @@ namespace strata::models {
 namespace {
 
 DecoderEmbeddingOptions embedding_of(const RotaryDecoderConfig& c) {
-  return {.path = "model.embed_tokens",
+  return {.path = c.embedding_name,
           .vocab_size = c.vocab_size,
           .hidden_size = c.hidden_size,
           .padding_id = c.pad_token_id,
-          .dropout = c.embedding_dropout};
+          .dropout = c.embedding_dropout,
+          .positions_path = c.rope ? "" : "transformer.wpe",
+          .num_positions = c.max_position_embeddings,
+          .positions_key = "max_position_embeddings"};
 }
 
 DecoderHeadOptions head_of(const RotaryDecoderConfig& c) {
@@ -32,13 +35,14 @@ RotaryDecoderModel::RotaryDecoderModel(const RotaryDecoderConfig& config, at::Sc
     : TiedDecoder({.tie_word_embeddings = config.tie_word_embeddings,
                    .has_own_head = config.has_own_head,
                    .num_labels = config.num_labels,
-                   .ignored_suffixes = {"rotary_emb.inv_freq"}},
+                   .ignored_suffixes = config.ignored_suffixes},
                   storage),
       config_(config),
-      rope_(config.rope),
       embedding_(std::make_unique<DecoderEmbedding>(embedding_of(config), storage)) {
+  if (config.rope) rope_.emplace(*config.rope);
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers_.push_back(std::make_unique<RotaryDecoderLayer>(config, i, storage, rope_));
+    layers_.push_back(
+        std::make_unique<RotaryDecoderLayer>(config, i, storage, rope_ ? &*rope_ : nullptr));
   }
   head_ = std::make_unique<DecoderHead>(head_of(config), storage, tied_table());
 }

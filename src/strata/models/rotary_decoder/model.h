@@ -1,9 +1,10 @@
-// A decoder with LayerNorm and rotated heads for next-token prediction: the chain of its blocks.
-// Owns: blocks, initial values. Never: memory of weights; ties and names of weights
-// (tied_decoder.h).
+// A decoder with LayerNorm and rotated heads (or learned positions) for next-token prediction: the
+// chain of its blocks. Owns: blocks, initial values. Never: memory of weights; ties and names of
+// weights (tied_decoder.h).
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,20 +32,24 @@ class RotaryDecoderModel final : public TiedDecoder {
   std::vector<std::string> default_ia3_feedforward() const override {
     return config_.ia3_feedforward;
   }
-  int64_t buffer_bytes() const override { return rope_.buffer_bytes(); }
+  int64_t buffer_bytes() const override {
+    return config_.buffer_bytes > 0 ? config_.buffer_bytes : rope_->buffer_bytes();
+  }
   std::optional<HeadCounts> head_counts() const override {
     return HeadCounts{config_.num_attention_heads, config_.num_key_value_heads};
   }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.hidden_size; }
-  int64_t max_position_embeddings() const override { return config_.rope.reach(); }
+  int64_t max_position_embeddings() const override {
+    return config_.rope ? config_.rope->reach() : config_.max_position_embeddings;
+  }
 
  private:
   const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
   nn::Linear& output_layer() const override { return head_->output_layer(); }
 
   RotaryDecoderConfig config_;
-  nn::Rope rope_;
+  std::optional<nn::Rope> rope_;
   std::unique_ptr<DecoderEmbedding> embedding_;
   std::vector<std::unique_ptr<RotaryDecoderLayer>> layers_;
   std::unique_ptr<DecoderHead> head_;

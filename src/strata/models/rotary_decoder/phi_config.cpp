@@ -1,23 +1,10 @@
 // Settings of Phi-1, Phi-1.5 and Phi-2. Source: transformers configuration_phi.py.
-#include "strata/base/error.h"
 #include "strata/models/plain_activation.h"
 #include "strata/models/rope_config.h"
 #include "strata/models/rotary_decoder/config.h"
 #include "strata/models/rotary_decoder/config_parts.h"
 
 namespace strata::models {
-namespace {
-
-// The output layer has a bias, which the embedding's table has not.
-void refuse_tie(const RotaryDecoderConfig& c) {
-  if (!c.tie_word_embeddings) return;
-  throw ConfigError(
-      "config.json: found tie_word_embeddings = True, expected False in a Phi model, as in the "
-      "published ones; use a checkpoint whose output layer has a weight of its own");
-}
-
-}  // namespace
-
 RotaryDecoderConfig parse_phi_config(const Json& json) {
   const ConfigReader config(json);
   RotaryDecoderConfig c;
@@ -43,7 +30,7 @@ RotaryDecoderConfig parse_phi_config(const Json& json) {
   c.num_attention_heads = 32;
   c.max_position_embeddings = 2048;
   parse_rotary_common(config, c, "layer_norm_eps");
-  refuse_tie(c);
+  refuse_tie(c, "Phi");
   c.num_key_value_heads = config.positive_integer("num_key_value_heads", c.num_attention_heads);
   parse_rotary_heads(config, c);
   c.activation = parse_activation(config, "hidden_act", "gelu_new");

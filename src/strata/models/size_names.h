@@ -1,0 +1,20 @@
+// Sizes of a model for which config.json has two names, as older families do. Owns: which counts.
+// Never: defaults.
+#pragma once
+
+#include <cstdint>
+
+#include "strata/models/config_reader.h"
+
+namespace strata::models {
+
+// The family's own name for a size, and the one that configurations of all families share.
+struct SizeNames {
+  const char* own;
+  const char* shared;
+
+  // That under which the file says the size, its own first.
+  const char* said(const ConfigReader& config) const { return config.has(own) ? own : shared; }
+};
+
+}  // namespace strata::models
