@@ -78,8 +78,9 @@ std::unique_ptr<Model> create_gemma4(const Json& json, const ModelOptions& optio
   return std::make_unique<Gemma4Model>(config, options.storage);
 }
 
+template <T5Config (*parse)(const Json&)>
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
-  return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
+  return std::make_unique<T5Model>(parse(config), options.storage, options.is_untied);
 }
 
 // `architecture`: that of such models for whole texts.
@@ -271,6 +272,7 @@ const std::map<std::string, Family>& families() {
        {.create = create_modernbert,
         .classifier = "ModernBertForSequenceClassification",
         .head_dense = "head.dense.weight"}},
+      {"mt5", {create_t5<parse_mt5_config>, nullptr, /*has_encoder=*/true}},
       {"nemotron_h",
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
         .classifier = nullptr,
@@ -310,7 +312,8 @@ const std::map<std::string, Family>& families() {
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
       {"starcoder2",
        {create_rotary_decoder<parse_starcoder2_config>, "Starcoder2ForSequenceClassification"}},
-      {"t5", {create_t5, nullptr, /*has_encoder=*/true}},
+      {"t5", {create_t5<parse_t5_config>, nullptr, /*has_encoder=*/true}},
+      {"umt5", {create_t5<parse_umt5_config>, nullptr, /*has_encoder=*/true}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
                                                         "classifier.dense.weight")}};
   return kFamilies;
