@@ -18,6 +18,7 @@ constexpr Body kBodies[] = {
     {"xlm-roberta", "roberta.", {"embeddings.", "encoder.", "pooler."}},
     {"distilbert", "distilbert.", {"embeddings.", "transformer."}},
     {"modernbert", "model.", {"embeddings.", "layers.", "final_norm."}},
+    {"bart", "model.", {"shared.", "encoder.", "decoder."}},
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},

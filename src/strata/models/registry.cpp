@@ -7,6 +7,7 @@
 #include "strata/libtorch/vector_math.h"
 #include "strata/libtorch/without_onednn.h"
 #include "strata/models/bamba/layers.h"
+#include "strata/models/bart/model.h"
 #include "strata/models/bert/model.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/deepseek/layers.h"
@@ -83,6 +84,10 @@ std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options
   return std::make_unique<T5Model>(parse(config), options.storage, options.is_untied);
 }
 
+std::unique_ptr<Model> create_bart(const Json& config, const ModelOptions& options) {
+  return std::make_unique<BartModel>(parse_bart_config(config), options.storage, options.is_untied);
+}
+
 // `architecture`: that of such models for whole texts.
 int64_t require_labels(const Json& json, const std::string& architecture) {
   const int64_t labels = num_labels(json);
@@ -151,20 +156,25 @@ std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options)
 }
 
 template <Gpt2Config (*parse)(const Json&)>
-PositionTable gpt2_positions(const Json& json) {
-  return {parse(json).n_positions, "n_positions"};
+std::optional<PositionTable> gpt2_positions(const Json& json) {
+  return PositionTable{parse(json).n_positions, "n_positions"};
 }
 
 template <BertConfig (*parse)(const Json&)>
-PositionTable bert_positions(const Json& json) {
+std::optional<PositionTable> bert_positions(const Json& json) {
   const BertConfig config = parse(json);
-  return {.num_positions = config.num_positions(),
-          .key = "max_position_embeddings",
-          .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
+  return PositionTable{
+      .num_positions = config.num_positions(),
+      .key = "max_position_embeddings",
+      .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
 }
 
-PositionTable opt_positions(const Json& json) {
-  return {parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
+std::optional<PositionTable> opt_positions(const Json& json) {
+  return PositionTable{parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
+}
+
+std::optional<PositionTable> bart_positions(const Json& json) {
+  return PositionTable{parse_bart_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 struct Family {
@@ -173,7 +183,8 @@ struct Family {
       classifier;  // transformers' class of such models that look at whole documents; null: none
   bool has_encoder = false;
   const char* head_dense = nullptr;  // of an encoder alone: the weight of its head's first layer
-  PositionTable (*position_table)(const Json& config) = nullptr;  // null: it computes positions
+  // Null: it computes positions.
+  std::optional<PositionTable> (*position_table)(const Json& config) = nullptr;
   bool experts_are_transposed = false;  // matrices of all experts are [experts, in, out]
   std::vector<ExpertLayerName> expert_layers = {};
 };
@@ -193,6 +204,11 @@ const std::map<std::string, Family>& families() {
        {create_layers<parse_arcee_config, make_plain_mlp_layers>,
         "ArceeForSequenceClassification"}},
       {"bamba", {create_layers<parse_bamba_config, make_bamba_layers>, nullptr}},
+      {"bart",
+       {.create = create_bart,
+        .classifier = nullptr,
+        .has_encoder = true,
+        .position_table = bart_positions}},
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},

@@ -28,6 +28,9 @@ std::vector<std::string> answer_warnings(const config::RunConfig& config);
 struct AnswerOptions {
   int64_t max_new_tokens;
   std::vector<int32_t> eos_ids = {};  // an answer ends with one of them
+  // The first token of each answer, and the last one of those that have all; -1: the likeliest.
+  int64_t forced_first = -1;
+  int64_t forced_last = -1;
   StopRequest is_asked_to_stop = {};
 };
 
