@@ -163,6 +163,7 @@ std::optional<PositionTable> gpt2_positions(const Json& json) {
 template <BertConfig (*parse)(const Json&)>
 std::optional<PositionTable> bert_positions(const Json& json) {
   const BertConfig config = parse(json);
+  if (!config.has_positions) return std::nullopt;
   return PositionTable{
       .num_positions = config.num_positions(),
       .key = "max_position_embeddings",
@@ -199,6 +200,8 @@ Family encoder(const char* classifier, const char* head_dense) {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"albert",
+       encoder<parse_albert_config>("AlbertForSequenceClassification", "albert.pooler.weight")},
       {"apertus", {create_layers<parse_apertus_config, make_plain_mlp_layers>, nullptr}},
       {"arcee",
        {create_layers<parse_arcee_config, make_plain_mlp_layers>,
@@ -212,8 +215,12 @@ const std::map<std::string, Family>& families() {
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
+      {"camembert", encoder<parse_camembert_config>("CamembertForSequenceClassification",
+                                                    "classifier.dense.weight")},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
+      {"deberta-v2", encoder<parse_deberta_v2_config>("DebertaV2ForSequenceClassification",
+                                                      "pooler.dense.weight")},
       {"deepseek_v2",
        {create_layers<parse_deepseek_v2_config, make_deepseek_layers>,
         "DeepseekV2ForSequenceClassification"}},
@@ -223,6 +230,8 @@ const std::map<std::string, Family>& families() {
       {"distilbert", encoder<parse_distilbert_config>("DistilBertForSequenceClassification",
                                                       "pre_classifier.weight")},
       {"dots1", {create_layers<parse_dots1_config, make_mixture_layers>, nullptr}},
+      {"electra", encoder<parse_electra_config>("ElectraForSequenceClassification",
+                                                "classifier.dense.weight")},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
       {"ernie4_5_moe", {create_layers<parse_ernie4_5_moe_config, make_mixture_layers>, nullptr}},
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
@@ -288,6 +297,8 @@ const std::map<std::string, Family>& families() {
        {.create = create_modernbert,
         .classifier = "ModernBertForSequenceClassification",
         .head_dense = "head.dense.weight"}},
+      {"mpnet",
+       encoder<parse_mpnet_config>("MPNetForSequenceClassification", "classifier.dense.weight")},
       {"mt5", {create_t5<parse_mt5_config>, nullptr, /*has_encoder=*/true}},
       {"nemotron_h",
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
