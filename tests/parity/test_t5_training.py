@@ -362,7 +362,7 @@ def test_new_adapter_has_peft_defaults(place, tmp_path, name, targets):
 @pytest.mark.parametrize("change,words", [
     (dict(text_column="label", summary_column="sentence", max_target_length=80), "max_target_length: found a target of 52 tokens"),
     (dict(max_source_length=80), "max_source_length: found a source of 53 tokens"),
-    (dict(generation_max_length=42), "generation_max_length: found an answer of 41 tokens")])
+    (dict(generation_max_length=42), "generation_max_length: found answers of up to 41 tokens")])
 def test_texts_beyond_the_positions_of_bart_are_named(place, tmp_path, change, words):
     """Before anything is trained."""
     data = tmp_path / "train.jsonl"

@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
+#include "strata/models/registry.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/batch_tensors.h"
@@ -78,9 +79,25 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                     generation.source, *generation.max_new_tokens);
 }
 
+// Before the first evaluation fails on it.
+static void require_answer_positions(const config::RunConfig& config,
+                                     const generate::GenerationConfig& file) {
+  const auto table = models::position_table(load_model_config(config.model, /*alone=*/true));
+  const int64_t most = max_answer_tokens(config, file);
+  if (!table || most <= table->num_positions) return;
+  throw ConfigError(
+      "{}: found answers of up to {}, expected at most {}, for which the model has positions ({}); "
+      "lower it",
+      file.max_new_tokens                  ? file.source + ": max_new_tokens"
+      : config.train.generation_max_length ? "generation_max_length"
+                                           : "max_target_length",
+      counted(most, "token"), table->num_positions, table->key);
+}
+
 std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return {};
   const generate::GenerationConfig file = load_generation_config(config.model);
+  require_answer_positions(config, file);
   std::vector<std::string> warnings;
   for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
   const auto warn = [&](const char* key, const std::string& value) {

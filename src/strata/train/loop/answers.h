@@ -22,7 +22,7 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                           const generate::GenerationConfig& generation);
 
 // What the base's files ask of generation that evaluations do not do, a line each; none where they
-// write no answers.
+// write no answers. ConfigError for answers of more tokens than the model has positions.
 std::vector<std::string> answer_warnings(const config::RunConfig& config);
 
 struct AnswerOptions {
