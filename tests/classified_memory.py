@@ -10,6 +10,7 @@ from memory_table import H, HEADS, I, L, LORA, V, accumulation
 
 BERT = dict(hidden_size=H, intermediate_size=I, num_hidden_layers=L, num_attention_heads=HEADS, max_position_embeddings=512)
 ENCODERS = {**dict.fromkeys(("bert", "bert_mlm", "roberta", "xlm_roberta"), BERT),
+            "deberta": dict(BERT, position_buckets=64), "albert": dict(BERT, embedding_size=128),
             "distilbert": dict(dim=H, hidden_dim=I, n_layers=L, n_heads=HEADS, max_position_embeddings=512)}
 EVALUATED = dict(eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8, splits="train,test")
 
@@ -36,6 +37,9 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="distilbert", **EVALUATED)),
     (1, "NO_SHARD", dict(LORA, model="distilbert", bf16=True, lora_target_modules=["q_lin", "lin1"], per_device_train_batch_size=8)),
     (2, "SHARD_GRAD_OP", dict(model="distilbert", activation_checkpointing="full", **accumulation(2))),
+    (1, "NO_SHARD", dict(model="deberta", per_device_train_batch_size=8)),
+    (2, "FULL_SHARD", dict(LORA, model="deberta", bf16=True, activation_checkpointing="full", **EVALUATED)),
+    (2, "FULL_SHARD", dict(model="albert", **EVALUATED)),
 ]
 
 

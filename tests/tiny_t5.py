@@ -1,4 +1,4 @@
-"""Small random T5 checkpoints, their tokenizer and data sets of pairs, for tests of seq2seq.
+"""Small random checkpoints of T5, mT5 and UMT5, their tokenizer and data sets of pairs, for tests of seq2seq.
 
 Everything is a pure function of its arguments; nothing is downloaded.
 """
@@ -39,18 +39,19 @@ def save_tokenizer(folder):
 
 
 def save_t5(folder, seed=0, vocab_size=None, own_head=False, tokenizer=True, scale=0.2,
-            original_keys=False, **settings):
+            original_keys=False, family="T5", **settings):
     """Checkpoint folder; all weights random and large enough that losses move within few steps.
 
     original_keys: tie_word_embeddings says how outputs are scaled, as in the first checkpoints.
     """
     import torch
-    from transformers import T5Config, T5ForConditionalGeneration
+    import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
     size = save_tokenizer(folder) if tokenizer else 0
     torch.manual_seed(seed)
-    model = T5ForConditionalGeneration(T5Config(
+    config, model = (getattr(transformers, family + end) for end in ("Config", "ForConditionalGeneration"))
+    model = model(config(
         vocab_size=vocab_size or size, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1,
         **{**PLAIN, **settings}))
     with torch.no_grad():

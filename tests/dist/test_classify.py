@@ -29,9 +29,14 @@ KINDS = {
     "roberta_ia3": ("roberta", dict(use_peft=True, peft_type="IA3", learning_rate=5e-2)),
     "distilbert": ("distilbert", {}),
     "distilbert_lora": ("distilbert", dict(LORA, lora_target_modules="all-linear")),
+    "deberta": ("deberta", {}),
+    "deberta_lora": ("deberta", LORA),
+    "albert": ("albert", {}),
+    "albert_lora": ("albert", dict(LORA, lora_target_modules="all-linear")),
+    "mpnet": ("mpnet", {}),
 }
 ODD = dict(hidden_size=33, num_attention_heads=3, intermediate_size=47)
-SIZES = {"distilbert": dict(dim=33, n_heads=3, hidden_dim=47), "wide": dict(hidden_size=64, num_attention_heads=4, intermediate_size=72)}
+SIZES = {"albert": dict(ODD, num_hidden_layers=5, num_hidden_groups=2), "distilbert": dict(dim=33, n_heads=3, hidden_dim=47), "wide": dict(hidden_size=64, num_attention_heads=4, intermediate_size=72)}
 FIGURES = ("eval_accuracy", "eval_f1", "eval_mse")
 
 
@@ -119,6 +124,14 @@ def compare(found, expected):
     ("distilbert", 3, dict(activation_checkpointing="full")),
     ("distilbert", 2, dict(fsdp_transformer_layer_cls_to_wrap="TransformerBlock", fsdp_cpu_ram_efficient_loading=True)),
     ("distilbert_lora", 3, dict(sharding_strategy="ZERO2", activation_checkpointing="selective")),
+    ("deberta", 2, dict(activation_checkpointing="full")),
+    ("deberta_lora", 3, dict(sharding_strategy="ZERO2", activation_checkpointing="attention")),
+    # Layers that are used again and again are gathered and reduced once, or again for each.
+    ("albert", 2, dict(activation_checkpointing="full")),
+    ("albert", 3, dict(sharding_strategy="SHARD_GRAD_OP", gradient_accumulation_steps=2)),
+    ("albert", 2, dict(fsdp_offload_params=True, fsdp_auto_wrap_policy="NO_WRAP")),
+    ("albert_lora", 3, dict(sharding_strategy="ZERO1", activation_checkpointing="selective")),
+    ("mpnet", 2, dict(activation_checkpointing="full", fsdp_cpu_ram_efficient_loading=True)),
 ])
 def test_every_layout_trains_alike(run, unsharded, tmp_path, kind, world, more):
     expected = unsharded(kind, more.get("gradient_accumulation_steps", 1))

@@ -7,6 +7,7 @@ import pytest
 
 import classified_memory
 import memory_table
+import tiny_bart
 import tiny_llama
 import tiny_t5
 from memory_table import H, HEADS, I, KEYS, L, LORA, PACKED, TABLE, V
@@ -163,10 +164,14 @@ def test_measured_is_the_planned_of_whole_texts(model, tmp_path, row):
     assert found.grown == 0, found
 
 
-@pytest.mark.parametrize("source, answer", [(200, 16), (16, 100)], ids=["sources", "long"])
-def test_measured_is_the_planned_of_answers(tmp_path, source, answer):
+@pytest.mark.parametrize("family, source, answer", [("t5", 200, 16), ("t5", 16, 100), ("bart", 200, 16)], ids=["sources", "long", "bart"])
+def test_measured_is_the_planned_of_answers(tmp_path, family, source, answer):
     """Every layer of the decoder keeps keys and values of all sources, and of the answers to their last token."""
-    model = tiny_t5.save_t5(tmp_path / "t5", d_model=128, d_kv=32, num_heads=8, d_ff=256, num_layers=1, num_decoder_layers=6, scale=0.05)
+    if family == "t5":
+        model = tiny_t5.save_t5(tmp_path / "t5", d_model=128, d_kv=32, num_heads=8, d_ff=256, num_layers=1, num_decoder_layers=6, scale=0.05)
+    else:
+        model = tiny_bart.save_bart(tmp_path / "bart", d_model=128, encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=256,
+                                    decoder_ffn_dim=256, encoder_layers=1, decoder_layers=6, max_position_embeddings=256, scale=0.05)
     rows = [{"sentence": "rose " * 200, "label": "positive"}] * 32
     (tmp_path / "data").mkdir()
     for split in ("train", "test"):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from running import command, environment, run_strata, run_strata_raw, wait_fairly
+from tiny_bart import save_bart
 from tiny_t5 import GATED, save_pairs, save_t5
 
 ROWS_PER_STEP, STEPS = 6, 6
@@ -28,19 +29,24 @@ KINDS = {
                                optim="lion_32bit", learning_rate=2e-2)),
     "nf4_vera": ("tied", dict(use_peft=True, peft_type="VERA", lora_r=6, load_in_4bit=True,
                               learning_rate=1e-1)),
+    "umt5": ("umt5", {}),
+    "bart": ("bart", {}),
+    "bart_lora": ("bart", dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2)),
     "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),
 }
 # Sizes that no world size divides, dropout, units of every kind.
 MODELS = {"gated": dict(GATED, d_model=21, d_ff=29, dropout_rate=0.2, own_head=True),
           "tied": dict(d_model=21, d_ff=29, dropout_rate=0.2),
-          "wide": dict(d_model=64, d_ff=72, dropout_rate=0.2)}
+          "wide": dict(d_model=64, d_ff=72, dropout_rate=0.2),
+          "umt5": dict(family="UMT5", d_model=21, d_ff=29, dropout_rate=0.2),
+          "bart": dict(d_model=21, encoder_ffn_dim=29, decoder_ffn_dim=27, dropout=0.2, attention_dropout=0.1, activation_dropout=0.1)}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seq2seq")
     for name, settings in MODELS.items():
-        save_t5(folder / name, **settings)
+        (save_bart if name == "bart" else save_t5)(folder / name, **settings)
     # Targets of one length and no batch to fill up: the mean over batches is that over rows.
     save_pairs(folder / "data", train=36, validation=12)
     return folder
@@ -89,6 +95,10 @@ def unsharded(place, tmp_path_factory):
     ("tied_full", 3, dict(fsdp_auto_wrap_policy="SIZE_BASED_WRAP", fsdp_min_num_params=4000)),
     ("decoder_lora", 2, dict(gradient_checkpointing=True)),
     ("saved_head", 2, dict(gradient_checkpointing=True)),
+    ("umt5", 2, dict(gradient_checkpointing=True)),
+    ("bart", 2, dict(gradient_checkpointing=True)),
+    ("bart", 3, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
+    ("bart_lora", 2, dict(activation_checkpointing="attention", fsdp_transformer_layer_cls_to_wrap="BartEncoderLayer,BartDecoderLayer")),
     ("nf4_dora", 2, dict(gradient_checkpointing=True)),
     ("int8_ia3", 3, dict(sharding_strategy="SHARD_GRAD_OP")),
     ("nf4_vera", 2, dict(fsdp_offload_params=True)),

@@ -323,7 +323,7 @@ def test_equals_peft(tmp_path, name, capsys):
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("bits", ["nf4", "int8"])
-@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "deberta-v2"])
 def test_lora_over_codes_equals_peft(tmp_path, family, bits):
     """As transformers quantises it where the head is named among what stays plain; a pooler becomes codes."""
     save_encoder(tmp_path, family=family, scale=0.08, hidden_size=64, intermediate_size=128)

@@ -81,7 +81,7 @@ def test_equals_the_reference(inputs, encoder, tmp_path, name):
 
 @pytest.mark.parametrize("settings", [{}, LORA, dict(LORA, fsdp_cpu_ram_efficient_loading=True)],
                          ids=["full", "lora", "rank_0_reads"])
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "modernbert"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "modernbert", "deberta", "electra"])
 def test_a_new_head_is_that_of_transformers_on_every_world_size(inputs, encoder, tmp_path, name, settings):
     from transformers import AutoModelForSequenceClassification, set_seed
 
@@ -97,7 +97,7 @@ def test_a_new_head_is_that_of_transformers_on_every_world_size(inputs, encoder,
         saved = load_file(run.folder / ("adapter_model.safetensors" if settings else "model.safetensors"))
         for key, value in expected.items():
             # The pooler of a base that has one stays the base's.
-            if not settings or "classifier" in key or name == "bert_mlm":
+            if not settings or "classifier" in key or name in ("bert_mlm", "deberta"):
                 assert torch.equal(saved[("base_model.model." if settings else "") + key], value), key
 
 
@@ -160,20 +160,21 @@ def test_a_resumed_run_is_equal_to_the_bit(inputs, encoder, tmp_path, settings):
     assert (found.folder / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body", "deberta", "albert"])
 def test_an_adapter_is_read_and_merged(inputs, encoder, tmp_path, name):
     """By PEFT over the same base, and as a whole model by transformers: each tells what the run told."""
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     targets = {"distilbert": ["q_lin", "lin1"], "modernbert": ["Wqkv", "dense"],
-               "modernbert_body": ["Wqkv", "Wo"]}.get(name, ["query", "dense"])
+               "modernbert_body": ["Wqkv", "Wo"], "deberta": ["query_proj", "dense"], "albert": ["query", "ffn", "pooler"]}.get(
+                   name, ["query", "dense"])
     run = run_strata(flags_of(inputs, encoder(name), tmp_path / "out", **{**LORA, **EVALUATED}, lora_target_modules=targets),
                      recipe="classify")
     told = [row for row in run.history if "eval_loss" in row][-1]["eval_loss"]
     saved = load_file(run.folder / "adapter_model.safetensors")
     began_anew = [key for key in saved if ("pooler.dense.weight" in key or ".head." in key) and "lora" not in key]
-    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body")), began_anew
+    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body", "deberta")), began_anew
     text = strata("merge-adapter", run.folder, tmp_path / "merged")
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     kept = load_file(tmp_path / "merged" / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Oracle: transformers' T5ForConditionalGeneration: logits, loss, the gradient of every parameter,
+"""Oracle: transformers' T5, MT5 and UMT5ForConditionalGeneration: logits, loss, the gradient of every parameter,
 greedy answers."""
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import T5ForConditionalGeneration
+from transformers import AutoModelForSeq2SeqLM, T5ForConditionalGeneration
 
 from probe import BUILD, relative_error
 from tiny_t5 import GATED, save_t5
@@ -27,6 +27,11 @@ CONFIGS = {
     "one_layer_each": dict(num_layers=1, feed_forward_proj="gated-silu"),
     "few_buckets": dict(relative_attention_num_buckets=6, relative_attention_max_distance=7,
                         feed_forward_proj="gelu_new", layer_norm_epsilon=1e-3),
+    "mt5": dict(family="MT5", feed_forward_proj="gated-gelu", own_head=True),
+    "mt5_tied": dict(family="MT5", feed_forward_proj="relu", num_decoder_layers=1),
+    "umt5": dict(family="UMT5", feed_forward_proj="gated-gelu", own_head=True, num_layers=3, num_decoder_layers=2),
+    "umt5_few_buckets": dict(family="UMT5", num_heads=1, d_kv=5, relative_attention_num_buckets=6,
+                             relative_attention_max_distance=7),
 }
 LONG = ((190, 3), (2, 170), (40, 33))
 
@@ -92,10 +97,11 @@ def compare(tensors, model, loss, logits, limit):
 
 @pytest.mark.parametrize("name,checkpointing", [
     *((name, "full") for name in CONFIGS), ("plain", "none"), ("plain", "selective"),
-    ("v1_1", "none"), ("v1_1", "selective"), ("v1_1", "attention")])
+    ("v1_1", "none"), ("v1_1", "selective"), ("v1_1", "attention"), ("umt5", "none"), ("umt5", "selective"),
+    ("umt5", "attention")])
 def test_equals_transformers(tmp_path, name, checkpointing):
     save_t5(tmp_path, tokenizer=False, vocab_size=VOCABULARY, **CONFIGS[name])
-    model = T5ForConditionalGeneration.from_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     pairs = make_pairs(LENGTHS)
     loss, logits = run_reference(model, pairs)
     tensors, report = run_probe(tmp_path, pairs=pairs, checkpointing=checkpointing)
@@ -103,20 +109,20 @@ def test_equals_transformers(tmp_path, name, checkpointing):
     assert report["parameters"] == [name for name, _ in model.named_parameters()]
 
 
-@pytest.mark.parametrize("name", ["plain", "v1_1"])
+@pytest.mark.parametrize("name", ["plain", "v1_1", "umt5"])
 def test_distances_beyond_the_last_bucket(tmp_path, name):
     save_t5(tmp_path, tokenizer=False, vocab_size=VOCABULARY, **CONFIGS[name])
-    model = T5ForConditionalGeneration.from_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     pairs = make_pairs(LONG)
     loss, logits = run_reference(model, pairs)
     tensors, _ = run_probe(tmp_path, pairs=pairs, checkpointing="full")
     compare(tensors, model, loss, logits, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["plain", "v1_1", "one_head"])
+@pytest.mark.parametrize("name", ["plain", "v1_1", "one_head", "mt5", "umt5"])
 def test_greedy_answers(tmp_path, name):
     save_t5(tmp_path, tokenizer=False, vocab_size=VOCABULARY, **CONFIGS[name])
-    model = T5ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
     pairs = make_pairs(LENGTHS)
     _, report = run_probe(tmp_path, pairs=pairs, max_new_tokens=11)
     expected = model.generate(**inputs_of(pairs), max_new_tokens=11, do_sample=False, num_beams=1)
@@ -206,6 +212,27 @@ def test_wrong_config_is_named(tmp_path, change, message):
     process, _ = run_probe_raw(tmp_path, pairs=make_pairs(LENGTHS))
     assert process.returncode in (1, 2)
     assert message in process.stderr
+
+
+def test_files_that_say_little(tmp_path):
+    """What the classes of mT5 and UMT5 add to a config.json without these keys."""
+    for family in ("MT5", "UMT5"):
+        folder = tmp_path / family
+        save_t5(folder, tokenizer=False, vocab_size=VOCABULARY, family=family, feed_forward_proj="gated-gelu")
+        pairs = make_pairs(LENGTHS)
+        expected, _ = run_probe(folder, pairs=pairs)
+        file = folder / "config.json"
+        config = json.loads(file.read_text())
+        for key in ("decoder_start_token_id", "feed_forward_proj", "relative_attention_num_buckets"):
+            config.pop(key)
+        file.write_text(json.dumps({**config, "tie_word_embeddings": False}))
+        loss, _ = run_reference(AutoModelForSeq2SeqLM.from_pretrained(folder), pairs)
+        found, report = run_probe(folder, pairs=pairs)
+        assert relative_error(found["loss"], loss) < 1e-5 and torch.equal(found["loss"], expected["loss"])
+        assert "lm_head.weight" not in report["parameters"]
+        file.write_text(json.dumps({**config, "decoder_start_token_id": None}))
+        process, _ = run_probe_raw(folder, pairs=pairs)
+        assert process.returncode in (1, 2) and "found no decoder_start_token_id" in process.stderr
 
 
 def test_other_embedding_of_the_decoder_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Oracle: a plain loop over transformers and PEFT with torch's AdamW on the same pairs; PEFT and
+"""T5, UMT5 and BART. Oracle: a plain loop over transformers and PEFT with torch's AdamW on the same pairs; PEFT and
 transformers reading what a run leaves."""
 
 import json
@@ -7,9 +7,10 @@ import subprocess
 
 import pytest
 import torch
-from transformers import AutoTokenizer, T5ForConditionalGeneration
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, T5ForConditionalGeneration
 
 from running import PROGRAM, environment, run_strata, run_strata_raw
+from tiny_bart import save_bart
 from tiny_t5 import GATED, save_pairs, save_t5
 
 STEPS, BATCH, RATE = 8, 4, 5e-3
@@ -26,6 +27,8 @@ def place(tmp_path_factory):
     save_t5(folder / "v1_1", own_head=True, original_keys=True, **GATED)
     # No row is shorter than a quantised block.
     save_t5(folder / "wide", d_model=64, d_kv=16, num_heads=4, d_ff=128)
+    save_t5(folder / "umt5", family="UMT5", own_head=True, feed_forward_proj="gated-gelu")
+    save_bart(folder / "bart", forced_bos_token_id=0)
     save_pairs(folder / "data")
     return folder
 
@@ -54,14 +57,14 @@ def batch_of(tokenizer, rows):
                       truncation=True, return_tensors="pt")
     labels = tokenizer([row["label"] for row in rows], max_length=4, padding=True,
                        truncation=True, return_tensors="pt").input_ids
-    batch["labels"] = labels.masked_fill(labels == 0, -100)
+    batch["labels"] = labels.masked_fill(labels == tokenizer.pad_token_id, -100)
     return {k: batch[k] for k in ("input_ids", "attention_mask", "labels")}
 
 
 def reference(place, model, tokenizer, rate=RATE):
     """Losses of the steps and the evaluation loss, as Trainer takes its mean."""
     decayed = [p for n, p in model.named_parameters() if p.requires_grad and
-               not any(part in n for part in ("layer_norm", "bias"))]
+               not any(part in n for part in ("layer_norm", "layernorm", "bias"))]
     plain = [p for p in model.parameters() if p.requires_grad and all(p is not q for q in decayed)]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.02},
                                    {"params": plain, "weight_decay": 0.0}], lr=rate,
@@ -170,46 +173,47 @@ def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
     assert trainer.evaluate()["eval_accuracy"] == 0 < expected
 
 
-@pytest.mark.parametrize("name", ["plain", "v1_1"])
+@pytest.mark.parametrize("name", ["plain", "v1_1", "umt5", "bart"])
 def test_full_fine_tuning(place, tmp_path, name):
     tokenizer = AutoTokenizer.from_pretrained(place / name)
-    model = T5ForConditionalGeneration.from_pretrained(place / name)
+    model = AutoModelForSeq2SeqLM.from_pretrained(place / name)
     expected = reference(place, model, tokenizer)
     found = run(flags(place, name, tmp_path / "out", gradient_checkpointing=True))
     row = compare(found, *expected)
     # What the run leaves is what it evaluated.
-    result = T5ForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    result = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
     loaded = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert evaluate(place, result, loaded) == pytest.approx(row["eval_loss"], abs=1e-5)
     assert row["eval_accuracy"] == pytest.approx(accuracy(place, result, loaded))
     for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
         assert torch.allclose(ours, theirs, atol=2e-4), key
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert config["tie_word_embeddings"] == (name == "plain")
-    assert config["architectures"] == ["T5ForConditionalGeneration"]
+    assert config["tie_word_embeddings"] == (name != "v1_1")
+    assert config["architectures"] == [type(model).__name__]
 
 
-def test_adapter(place, tmp_path):
+@pytest.mark.parametrize("kind,targets", [("v1_1", ["q", "v"]), ("bart", ["q_proj", "v_proj"])])
+def test_adapter(place, tmp_path, kind, targets):
     from peft import LoraConfig, PeftModel, get_peft_model
-    tokenizer = AutoTokenizer.from_pretrained(place / "v1_1")
+    tokenizer = AutoTokenizer.from_pretrained(place / kind)
     torch.manual_seed(4)
-    base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
+    base = AutoModelForSeq2SeqLM.from_pretrained(place / kind)
     model = get_peft_model(base, LoraConfig(task_type="SEQ_2_SEQ_LM", **LORA))
     model.save_pretrained(tmp_path / "start")
     expected = reference(place, model, tokenizer)
-    found = run(flags(place, "v1_1", tmp_path / "out", weight_decay=0.02,
+    found = run(flags(place, kind, tmp_path / "out", weight_decay=0.02,
                       adapter_name_or_path=tmp_path / "start"))
     row = compare(found, *expected)
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
-    assert config["task_type"] == "SEQ_2_SEQ_LM" and sorted(config["target_modules"]) == ["q", "v"]
-    base = T5ForConditionalGeneration.from_pretrained(place / "v1_1")
+    assert config["task_type"] == "SEQ_2_SEQ_LM" and sorted(config["target_modules"]) == targets
+    base = AutoModelForSeq2SeqLM.from_pretrained(place / kind)
     result = PeftModel.from_pretrained(base, tmp_path / "out").eval()
     assert evaluate(place, result, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
     for (key, ours), theirs in zip(result.state_dict().items(), model.state_dict().values()):
         assert torch.allclose(ours, theirs, atol=2e-4), key
     subprocess.run([PROGRAM, "merge-adapter", tmp_path / "out", tmp_path / "merged"], check=True,
                    capture_output=True, env=environment())
-    merged = T5ForConditionalGeneration.from_pretrained(tmp_path / "merged").eval()
+    merged = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "merged").eval()
     assert evaluate(place, merged, tokenizer) == pytest.approx(row["eval_loss"], abs=1e-5)
 
 
@@ -342,16 +346,37 @@ def test_merging_a_saved_vocabulary(place, tmp_path, module):
         torch.testing.assert_close(value, theirs[name], rtol=1e-6, atol=1e-6)
 
 
-def test_new_adapter_has_peft_defaults(place, tmp_path):
+@pytest.mark.parametrize("name,targets", [("plain", ["q", "v"]), ("bart", ["q_proj", "v_proj"])])
+def test_new_adapter_has_peft_defaults(place, tmp_path, name, targets):
     """The first values come from the same generator: the first loss is that of the base."""
-    found = run(flags(place, "plain", tmp_path / "out", use_peft=True, max_steps=1, eval_steps=1))
+    found = run(flags(place, name, tmp_path / "out", use_peft=True, max_steps=1, eval_steps=1))
     config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
-    assert sorted(config["target_modules"]) == ["q", "v"]
+    assert sorted(config["target_modules"]) == targets
     assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (8, 8, 0.0)
-    model = T5ForConditionalGeneration.from_pretrained(place / "plain").eval()
-    tokenizer = AutoTokenizer.from_pretrained(place / "plain")
+    model = AutoModelForSeq2SeqLM.from_pretrained(place / name).eval()
+    tokenizer = AutoTokenizer.from_pretrained(place / name)
     loss = model(**batch_of(tokenizer, rows_of(place, "train")[:BATCH])).loss.item()
     assert found.losses[0] == pytest.approx(loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("change,words", [
+    (dict(text_column="label", summary_column="sentence", max_target_length=80), "max_target_length: found a target of 52 tokens"),
+    (dict(max_source_length=80), "max_source_length: found a source of 53 tokens"),
+    (dict(generation_max_length=42), "generation_max_length: found answers of up to 41 tokens")])
+def test_texts_beyond_the_positions_of_bart_are_named(place, tmp_path, change, words):
+    """Before anything is trained."""
+    data = tmp_path / "train.jsonl"
+    data.write_text(json.dumps({"sentence": "rose " * 50, "label": "positive"}) + "\n")
+    found = run_strata_raw({**flags(place, "bart", tmp_path / "out"), "dataset_name": data, "eval_strategy": "no", **change,
+                            **(dict(eval_strategy="steps", dataset_name=place / "data") if "generation_max_length" in change else {})}, recipe="seq2seq")
+    assert found.returncode == 2 and words in found.text and "expected at most 40" in found.text, found.text
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_umt5_has_no_default_targets(place, tmp_path):
+    """Oracle: PEFT's table, which has none."""
+    found = run_strata_raw(flags(place, "umt5", tmp_path / "out", use_peft=True), recipe="seq2seq")
+    assert found.returncode == 2 and "target_modules" in found.text, found.text
 
 
 @pytest.mark.parametrize("row, message", [

@@ -4,7 +4,7 @@
 //
 // Request: {"model": folder, "adapter": folder | absent, "pairs": [{"source": ids, "target": ids}],
 // "checkpointing": "none" | "selective" | "attention" | "full", "training": bool, "max_new_tokens":
-// n, "eos": id}.
+// n, "eos": id, "forced_bos": id, "forced_eos": id}.
 #include <cstdio>
 #include <exception>
 
@@ -137,8 +137,13 @@ void run_probe(const Json& request, const std::string& output) {
   Json order = Json::array();
   for (const nn::Parameter* p : trainee->model->parameters()) order.push_back(p->name());
   report["parameters"] = order;
-  const auto answers = train::greedy_answers(
-      batch, {request.value("max_new_tokens", int64_t{8}), {request.value("eos", 1)}}, *trainee);
+  const auto answers =
+      train::greedy_answers(batch,
+                            {.max_new_tokens = request.value("max_new_tokens", int64_t{8}),
+                             .eos_ids = {request.value("eos", 1)},
+                             .forced_first = request.value("forced_bos", int64_t{-1}),
+                             .forced_last = request.value("forced_eos", int64_t{-1})},
+                            *trainee);
   report["answers"] = answers.value();
   std::printf("%s\n", dump_python(report, /*indent=*/-1).c_str());
 }

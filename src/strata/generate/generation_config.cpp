@@ -30,8 +30,6 @@ const std::vector<Unapplied>& unapplied_keys() {
                                                {"sequence_bias", {Json::object(), Json::array()}},
                                                {"suppress_tokens", {Json::array()}},
                                                {"begin_suppress_tokens", {Json::array()}},
-                                               {"forced_bos_token_id", {}},
-                                               {"forced_eos_token_id", {}},
                                                {"token_healing", {false}},
                                                {"max_time", {}},
                                                {"exponential_decay_length_penalty", {}},
@@ -74,8 +72,8 @@ class Reader {
     return ids;
   }
 
-  void note_unapplied(std::vector<std::string>& notes) const {
-    for (const Unapplied& entry : unapplied_keys()) {
+  void note_unapplied(const std::vector<Unapplied>& keys, std::vector<std::string>& notes) const {
+    for (const Unapplied& entry : keys) {
       const Json* value = find(entry.key);
       if (value == nullptr || std::ranges::find(entry.neutral, *value) != entry.neutral.end()) {
         continue;
@@ -119,7 +117,11 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.min_p = reader.read<double>("min_p", "a number");
   result.repetition_penalty = reader.read<double>("repetition_penalty", "a number");
   result.eos_ids = reader.read_ids("eos_token_id");
-  reader.note_unapplied(result.notes);
+  result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
+  result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
+  reader.note_unapplied(unapplied_keys(), result.notes);
+  reader.note_unapplied({{"forced_bos_token_id", {}}, {"forced_eos_token_id", {}}},
+                        result.forced_notes);
   return result;
 }
 

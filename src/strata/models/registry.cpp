@@ -7,6 +7,7 @@
 #include "strata/libtorch/vector_math.h"
 #include "strata/libtorch/without_onednn.h"
 #include "strata/models/bamba/layers.h"
+#include "strata/models/bart/model.h"
 #include "strata/models/bert/model.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/deepseek/layers.h"
@@ -78,8 +79,13 @@ std::unique_ptr<Model> create_gemma4(const Json& json, const ModelOptions& optio
   return std::make_unique<Gemma4Model>(config, options.storage);
 }
 
+template <T5Config (*parse)(const Json&)>
 std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options) {
-  return std::make_unique<T5Model>(parse_t5_config(config), options.storage, options.is_untied);
+  return std::make_unique<T5Model>(parse(config), options.storage, options.is_untied);
+}
+
+std::unique_ptr<Model> create_bart(const Json& config, const ModelOptions& options) {
+  return std::make_unique<BartModel>(parse_bart_config(config), options.storage, options.is_untied);
 }
 
 // `architecture`: that of such models for whole texts.
@@ -150,24 +156,35 @@ std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options)
 }
 
 template <Gpt2Config (*parse)(const Json&)>
-PositionTable gpt2_positions(const Json& json) {
-  return {parse(json).n_positions, "n_positions"};
+std::optional<PositionTable> gpt2_positions(const Json& json) {
+  return PositionTable{parse(json).n_positions, "n_positions"};
 }
 
 template <BertConfig (*parse)(const Json&)>
-PositionTable bert_positions(const Json& json) {
+std::optional<PositionTable> bert_positions(const Json& json) {
   const BertConfig config = parse(json);
-  return {.num_positions = config.num_positions(),
-          .key = "max_position_embeddings",
-          .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
+  if (!config.has_positions) return std::nullopt;
+  return PositionTable{
+      .num_positions = config.num_positions(),
+      .key = "max_position_embeddings",
+      .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
 }
 
+<<<<<<< HEAD
 PositionTable gpt_neo_positions(const Json& json) {
   return {parse_gpt_neo_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 PositionTable opt_positions(const Json& json) {
   return {parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
+=======
+std::optional<PositionTable> opt_positions(const Json& json) {
+  return PositionTable{parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
+}
+
+std::optional<PositionTable> bart_positions(const Json& json) {
+  return PositionTable{parse_bart_config(json).max_position_embeddings, "max_position_embeddings"};
+>>>>>>> wt-encoders
 }
 
 struct Family {
@@ -176,7 +193,8 @@ struct Family {
       classifier;  // transformers' class of such models that look at whole documents; null: none
   bool has_encoder = false;
   const char* head_dense = nullptr;  // of an encoder alone: the weight of its head's first layer
-  PositionTable (*position_table)(const Json& config) = nullptr;  // null: it computes positions
+  // Null: it computes positions.
+  std::optional<PositionTable> (*position_table)(const Json& config) = nullptr;
   bool experts_are_transposed = false;  // matrices of all experts are [experts, in, out]
   std::vector<ExpertLayerName> expert_layers = {};
 };
@@ -191,18 +209,34 @@ Family encoder(const char* classifier, const char* head_dense) {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"albert",
+       encoder<parse_albert_config>("AlbertForSequenceClassification", "albert.pooler.weight")},
       {"apertus", {create_layers<parse_apertus_config, make_plain_mlp_layers>, nullptr}},
       {"arcee",
        {create_layers<parse_arcee_config, make_plain_mlp_layers>,
         "ArceeForSequenceClassification"}},
       {"bamba", {create_layers<parse_bamba_config, make_bamba_layers>, nullptr}},
+      {"bart",
+       {.create = create_bart,
+        .classifier = nullptr,
+        .has_encoder = true,
+        .position_table = bart_positions}},
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
+<<<<<<< HEAD
       {"codegen", {create_rotary_decoder<parse_codegen_config>, nullptr}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"cwm", {create_llama<parse_cwm_config>, nullptr}},
+=======
+      {"camembert", encoder<parse_camembert_config>("CamembertForSequenceClassification",
+                                                    "classifier.dense.weight")},
+      {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
+      {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
+      {"deberta-v2", encoder<parse_deberta_v2_config>("DebertaV2ForSequenceClassification",
+                                                      "pooler.dense.weight")},
+>>>>>>> wt-encoders
       {"deepseek_v2",
        {create_layers<parse_deepseek_v2_config, make_deepseek_layers>,
         "DeepseekV2ForSequenceClassification"}},
@@ -212,6 +246,8 @@ const std::map<std::string, Family>& families() {
       {"distilbert", encoder<parse_distilbert_config>("DistilBertForSequenceClassification",
                                                       "pre_classifier.weight")},
       {"dots1", {create_layers<parse_dots1_config, make_mixture_layers>, nullptr}},
+      {"electra", encoder<parse_electra_config>("ElectraForSequenceClassification",
+                                                "classifier.dense.weight")},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
       {"ernie4_5_moe", {create_layers<parse_ernie4_5_moe_config, make_mixture_layers>, nullptr}},
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
@@ -290,9 +326,15 @@ const std::map<std::string, Family>& families() {
        {.create = create_modernbert,
         .classifier = "ModernBertForSequenceClassification",
         .head_dense = "head.dense.weight"}},
+<<<<<<< HEAD
       {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
       {"nemotron",
        {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
+=======
+      {"mpnet",
+       encoder<parse_mpnet_config>("MPNetForSequenceClassification", "classifier.dense.weight")},
+      {"mt5", {create_t5<parse_mt5_config>, nullptr, /*has_encoder=*/true}},
+>>>>>>> wt-encoders
       {"nemotron_h",
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
         .classifier = nullptr,
@@ -333,8 +375,13 @@ const std::map<std::string, Family>& families() {
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
       {"starcoder2",
        {create_rotary_decoder<parse_starcoder2_config>, "Starcoder2ForSequenceClassification"}},
+<<<<<<< HEAD
       {"t5", {create_t5, nullptr, /*has_encoder=*/true}},
       {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
+=======
+      {"t5", {create_t5<parse_t5_config>, nullptr, /*has_encoder=*/true}},
+      {"umt5", {create_t5<parse_umt5_config>, nullptr, /*has_encoder=*/true}},
+>>>>>>> wt-encoders
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
                                                         "classifier.dense.weight")}};
   return kFamilies;

@@ -12,8 +12,10 @@ namespace {
 
 constexpr std::string_view kEnding = "ForSequenceClassification";
 
-// Of encoders: classifiers of all kinds, BERT's, DistilBERT's and ModernBERT's layers before it.
-constexpr std::string_view kHeads[] = {"classifier.", "bert.pooler.", "pre_classifier.", "head."};
+// Of encoders: classifiers of all kinds, BERT's, DeBERTa's, DistilBERT's and ModernBERT's layers
+// before it.
+constexpr std::string_view kHeads[] = {"classifier.", "albert.pooler.",  "bert.pooler.",
+                                       "pooler.",     "pre_classifier.", "head."};
 
 bool begins_with_any(std::string_view weight, const auto& beginnings) {
   return std::ranges::any_of(beginnings,
@@ -65,9 +67,17 @@ const std::vector<std::string>& other_heads() {
   static const std::vector<std::string> kOtherHeads{"cls.",
                                                     "decoder.bias",
                                                     "decoder.weight",
+                                                    "discriminator_predictions.",
+                                                    "generator_lm_head.",
+                                                    "generator_predictions.",
                                                     "lm_head.",
+                                                    "lm_predictions.",
+                                                    "mask_predictions.",
+                                                    "mpnet.pooler.",
+                                                    "predictions.",
                                                     "qa_outputs.",
                                                     "roberta.pooler.",
+                                                    "sop_classifier.",
                                                     "vocab_transform.",
                                                     "vocab_layer_norm.",
                                                     "vocab_projector."};

@@ -36,15 +36,25 @@ int64_t positions_of(const Json& model) {
 }
 
 // Before any rank meets such a row alone.
-void require_positions(const ModelLimits& limits, const data::TokenStore& set) {
+void require_positions(const config::RunConfig& config, const ModelLimits& limits,
+                       const data::TokenStore& set) {
   if (limits.table_key.empty()) return;
+  const bool are_pairs = config::recipe_of(config).has_encoder;
   for (size_t i = 0; i < set.size(); ++i) {
-    for (const int32_t length : set.lengths(i)) {
+    for (size_t d = 0; d < set.lengths(i).size(); ++d) {
+      const int32_t length = set.lengths(i)[d];
       if (length <= limits.positions) continue;
+      const char* setting = !are_pairs ? "max_length"
+                            : d == 0   ? "max_source_length"
+                                       : "max_target_length";
       throw ConfigError(
-          "max_length: found a row of {} tokens, expected at most {}, for which the model has "
-          "positions ({}); lower max_length",
-          length, limits.positions, limits.table_key);
+          "{}: found a {} of {} tokens, expected at most {}, for which the model has positions "
+          "({}); lower {}",
+          setting,
+          !are_pairs ? "row"
+          : d == 0   ? "source"
+                     : "target",
+          length, limits.positions, limits.table_key, setting);
     }
   }
 }
@@ -155,8 +165,8 @@ Datasets load_datasets(const config::RunConfig& config, const ModelLimits& limit
     sets.eval = loader.evaluation_rows();
     sets.second_eval = loader.second_evaluation_rows();
   }
-  require_positions(limits, sets.train);
-  for (const data::TokenStore* set : sets.evaluations()) require_positions(limits, *set);
+  require_positions(config, limits, sets.train);
+  for (const data::TokenStore* set : sets.evaluations()) require_positions(config, limits, *set);
   // Before a model is loaded and an epoch trained.
   training_sampler(config, sets.train, wanted.data_parallel_size);
   for (const data::TokenStore* set : sets.evaluations()) {

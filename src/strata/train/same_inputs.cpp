@@ -44,9 +44,13 @@ std::string config_line(Json model_config) {
 std::string answers_line(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return "";
   const generate::GenerationConfig file = load_generation_config(config.model);
-  return fmt::format("answers of {} at most that end with [{}]\n",
-                     counted(max_answer_tokens(config, file), "token"),
-                     fmt::join(file.eos_ids, ", "));
+  std::string line =
+      fmt::format("answers of {} at most that end with [{}]\n",
+                  counted(max_answer_tokens(config, file), "token"), fmt::join(file.eos_ids, ", "));
+  if (file.forced_notes.empty()) return line;
+  return line + fmt::format("tokens that answers have [{}] and [{}]\n",
+                            fmt::join(file.forced_bos_ids, ", "),
+                            fmt::join(file.forced_eos_ids, ", "));
 }
 
 }  // namespace

@@ -41,6 +41,30 @@ TEST(BertModel, IsAsLargeAsPublished) {
   EXPECT_EQ(count(*make("distilbert", "DistilBertForSequenceClassification")), 66955010);
 }
 
+// Of deberta-v3-base.
+constexpr const char* kOfDeberta =
+    R"(, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+    "num_attention_heads": 12, "relative_attention": true, "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm", "share_att_key": true, "pos_att_type": "p2c|c2p",
+    "position_biased_input": false, "type_vocab_size": 0)";
+
+TEST(BertModel, RelativesAreAsLargeAsPublished) {
+  EXPECT_EQ(count(*make("deberta-v2", "DebertaV2ForSequenceClassification", kOfDeberta)),
+            184423682);
+  EXPECT_EQ(count(*make("electra", "ElectraForSequenceClassification")), 13549314);  // small
+  EXPECT_EQ(count(*make("albert", "AlbertForSequenceClassification",
+                        R"(, "hidden_size": 768, "num_attention_heads": 12,
+                        "intermediate_size": 3072)")),
+            11685122);
+  EXPECT_EQ(count(*make("mpnet", "MPNetForSequenceClassification",
+                        R"(, "max_position_embeddings": 514)")),
+            109488002);
+  EXPECT_EQ(count(*make(
+                "camembert", "CamembertForSequenceClassification",
+                R"(, "max_position_embeddings": 514, "type_vocab_size": 1, "vocab_size": 32005)")),
+            110623490);
+}
+
 TEST(BertModel, InitialValues) {
   const std::string small =
       R"(, "hidden_size": 96, "num_hidden_layers": 2, "intermediate_size": 128,
@@ -92,7 +116,8 @@ TEST(BertModel, PositionsThatBeginAsWaves) {
 TEST(BertModel, IsAnEncoderAlone) {
   const auto is_one = [](const char* type) { return is_encoder(Json{{"model_type", type}}); };
   EXPECT_TRUE(is_one("bert") && is_one("roberta") && is_one("xlm-roberta") && is_one("distilbert"));
-  EXPECT_FALSE(is_one("t5") || is_one("llama") || is_one("unheard_of"));
+  EXPECT_TRUE(is_one("deberta-v2") && is_one("electra") && is_one("albert") && is_one("mpnet"));
+  EXPECT_FALSE(is_one("bart") || is_one("t5") || is_one("llama") || is_one("unheard_of"));
   const auto model = make("bert", "BertForSequenceClassification");
   EXPECT_TRUE(model->reads_first_token());
   EXPECT_FALSE(model->head_counts());

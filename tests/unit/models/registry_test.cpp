@@ -1,5 +1,6 @@
-// Oracle: the defaults of transformers' GPT2Config, OPTConfig and BertConfig, the config.json of
-// StarCoder and of roberta-base, which serves texts of 512 tokens.
+// Oracle: the defaults of transformers' GPT2Config, OPTConfig, BertConfig, BartConfig and
+// DebertaV2Config, the config.json of StarCoder and of roberta-base, which serves texts of 512
+// tokens.
 #include "strata/models/registry.h"
 
 #include <gtest/gtest.h>
@@ -29,6 +30,13 @@ TEST(Registry, FamiliesWithARowForEachPositionTellHowMany) {
       R"({"model_type": "roberta", "max_position_embeddings": 514, "type_vocab_size": 1})");
   ASSERT_TRUE(roberta);
   EXPECT_EQ(roberta->num_positions, 512);
+  const auto bart = table_of(R"({"model_type": "bart"})");
+  ASSERT_TRUE(bart);
+  EXPECT_EQ(bart->num_positions, 1024);
+  const auto deberta = table_of(R"({"model_type": "deberta-v2"})");
+  ASSERT_TRUE(deberta);
+  EXPECT_EQ(deberta->num_positions, 512);
+  EXPECT_FALSE(table_of(R"({"model_type": "deberta-v2", "position_biased_input": false})"));
   EXPECT_FALSE(table_of(R"({"model_type": "llama", "max_position_embeddings": 4096})"));
   EXPECT_FALSE(table_of(R"({"model_type": "unheard_of"})"));
   EXPECT_FALSE(table_of("{}"));

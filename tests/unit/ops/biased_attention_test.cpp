@@ -28,6 +28,7 @@ struct Case {
   bool has_bias = true;
   int64_t window = 0;
   double softcap = 0;
+  bool are_keys = false, are_queries = false;  // vectors of positions
 };
 
 const Case kCases[] = {
@@ -105,15 +106,43 @@ const Case kCases[] = {
      .causal = true,
      .window = 5,
      .softcap = 1},
+    // As DeBERTa: vectors of positions as keys, as queries, as both.
+    {.offsets = {0, 7, 8, 60},
+     .key_offsets = {0, 7, 8, 60},
+     .heads = 3,
+     .kv_heads = 3,
+     .channels = 5,
+     .has_bias = false,
+     .are_keys = true,
+     .are_queries = true},
+    {.offsets = {0, 31},
+     .key_offsets = {0, 31},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 4,
+     .has_bias = false,
+     .are_keys = true},
+    {.offsets = {0, 3, 12},
+     .key_offsets = {0, 9, 13},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 4,
+     .causal = true,
+     .key_lead = 2,
+     .are_queries = true},
 };
 
 at::Tensor leaf(const at::Tensor& x) {
   return x.detach().to(at::kDouble).clone().set_requires_grad(true);
 }
 
+struct Positions {
+  at::Tensor keys, queries;
+};
+
 // `masks`: of the probabilities, [Hq, Tq, longest document of keys]; undefined: none.
 at::Tensor dense(const Case& c, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                 const at::Tensor& bias, const at::Tensor& masks = {}) {
+                 const at::Tensor& bias, const Positions& positions, const at::Tensor& masks = {}) {
   const int64_t group = c.heads / c.kv_heads;
   std::vector<at::Tensor> outs;
   for (size_t d = 0; d + 1 < c.offsets.size(); ++d) {
@@ -125,9 +154,24 @@ at::Tensor dense(const Case& c, const at::Tensor& q, const at::Tensor& k, const 
     at::Tensor scores = at::matmul(of(q, c.offsets[d], queries, 1),
                                    of(k, c.key_offsets[d], keys, group).transpose(1, 2)) *
                         0.7;
-    if (c.softcap > 0) scores = c.softcap * at::tanh(scores / c.softcap);
     const at::Tensor distance =
         at::arange(keys).unsqueeze(0) - (at::arange(queries) + c.key_lead).unsqueeze(1);
+    // [heads, queries, keys, channels].
+    const auto spread = [&](const at::Tensor& table) {
+      const at::Tensor places = (distance + table.size(0) / 2).view(-1);
+      return table.index_select(0, places)
+          .view({queries, keys, c.heads, c.channels})
+          .permute({2, 0, 1, 3});
+    };
+    if (positions.keys.defined()) {
+      const at::Tensor own = of(q, c.offsets[d], queries, 1).unsqueeze(2);
+      scores = scores + (own * spread(positions.keys)).sum(-1) * 0.7;
+    }
+    if (positions.queries.defined()) {
+      const at::Tensor own = of(k, c.key_offsets[d], keys, group).unsqueeze(1);
+      scores = scores + (own * spread(positions.queries)).sum(-1) * 0.7;
+    }
+    if (c.softcap > 0) scores = c.softcap * at::tanh(scores / c.softcap);
     if (bias.defined()) {
       const at::Tensor places = (distance + bias.size(1) / 2).view(-1);
       scores = scores + bias.index_select(1, places).view({c.heads, queries, keys});
@@ -160,18 +204,23 @@ struct Input {
     v = random(k.sizes());
     if (c.has_bias) bias = at::randn({c.heads, 2 * 800 + 1}, at::kDouble).to(at::kFloat);
     token_keys = at::arange(c.offsets.back()) * 7 + 3;
+    if (c.are_keys) positions.keys = random({2 * 70 + 1, c.heads, c.channels});
+    if (c.are_queries) positions.queries = random({2 * 70 + 1, c.heads, c.channels});
   }
   at::Tensor q, k, v, dout, bias, token_keys;
+  Positions positions;
 };
 
-BiasedAttentionOptions options_of(const Case& c) {
+BiasedAttentionOptions options_of(const Case& c, const Input& in) {
   return {.offsets = c.offsets,
           .key_offsets = c.key_offsets,
           .scale = 0.7,
           .key_lead = c.key_lead,
           .causal = c.causal,
           .window = c.window,
-          .softcap = c.softcap};
+          .softcap = c.softcap,
+          .key_positions = in.positions.keys,
+          .query_positions = in.positions.queries};
 }
 
 void compare(const Case& c, const Input& in, const BiasedAttentionOptions& options,
@@ -180,7 +229,10 @@ void compare(const Case& c, const Input& in, const BiasedAttentionOptions& optio
                                   << " queries, " << c.key_offsets.back() << " keys");
   const at::Tensor q = leaf(in.q), k = leaf(in.k), v = leaf(in.v);
   const at::Tensor bias = c.has_bias ? leaf(in.bias) : at::Tensor();
-  const at::Tensor expected = dense(c, q, k, v, bias, masks);
+  Positions positions;
+  if (c.are_keys) positions.keys = leaf(in.positions.keys);
+  if (c.are_queries) positions.queries = leaf(in.positions.queries);
+  const at::Tensor expected = dense(c, q, k, v, bias, positions, masks);
   torch::autograd::backward({expected}, {in.dout.to(at::kDouble)});
   const auto judge = [&](const AttentionResult& found, const BiasedAttentionGradients& g) {
     EXPECT_LT(relative_error(found.out, expected), tolerance);
@@ -188,6 +240,12 @@ void compare(const Case& c, const Input& in, const BiasedAttentionOptions& optio
     if (c.key_offsets.back() == 1) return;  // one key has every share: no other gradient
     EXPECT_LT(relative_error(g.dq, q.grad()), tolerance);
     EXPECT_LT(relative_error(g.dk, k.grad()), tolerance);
+    if (c.are_keys) {
+      EXPECT_LT(relative_error(g.dkey_positions, positions.keys.grad()), tolerance);
+    }
+    if (c.are_queries) {
+      EXPECT_LT(relative_error(g.dquery_positions, positions.queries.grad()), tolerance);
+    }
     if (!c.has_bias) return;
     EXPECT_LT(relative_error(g.dbias, bias.grad()), tolerance);
   };
@@ -207,11 +265,13 @@ void compare(const Case& c, const Input& in, const BiasedAttentionOptions& optio
 
 TEST(BiasedAttention, EqualsDenseSoftmax) {
   for (const Case& c : kCases) {
-    compare(c, Input(c, at::kFloat), options_of(c), {}, 1e-5);
+    const Input in(c, at::kFloat);
+    compare(c, in, options_of(c, in), {}, 1e-5);
     for (const Bf16Products products : reference::all_bf16_products()) {
       SCOPED_TRACE(reference::name_of(products));
       const reference::ChosenBf16 chosen(products);
-      compare(c, Input(c, at::kBFloat16), options_of(c), {}, 3e-2);
+      const Input rounded(c, at::kBFloat16);
+      compare(c, rounded, options_of(c, rounded), {}, 3e-2);
     }
   }
 }
@@ -219,7 +279,7 @@ TEST(BiasedAttention, EqualsDenseSoftmax) {
 TEST(BiasedAttention, DropsProbabilitiesByToken) {
   for (const Case& c : kCases) {
     const Input in(c, at::kFloat);
-    BiasedAttentionOptions options = options_of(c);
+    BiasedAttentionOptions options = options_of(c, in);
     options.dropout = 0.3;
     options.dropout_key = 77;
     options.token_keys = in.token_keys;
@@ -240,7 +300,7 @@ TEST(BiasedAttention, RefusesWhatDoesNotFit) {
   const auto run = [&](const BiasedAttentionOptions& options, const at::Tensor& bias) {
     biased_attention(in.q, in.k, in.v, bias, options);
   };
-  BiasedAttentionOptions options = options_of(c);
+  BiasedAttentionOptions options = options_of(c, in);
   EXPECT_THROW(run(options, at::zeros({3, 2 * 50 + 1})), InternalError);  // distances up to 51
   EXPECT_THROW(run(options, at::zeros({2, 2 * 60 + 1})), InternalError);
   EXPECT_THROW(run(options, at::zeros({3, 2 * 60})), InternalError);
@@ -248,6 +308,14 @@ TEST(BiasedAttention, RefusesWhatDoesNotFit) {
   EXPECT_THROW(run(options, in.bias), InternalError);
   options.window = 0;
   EXPECT_NO_THROW(run(options, in.bias));
+  options.key_positions = at::zeros({2 * 51 + 1, 3, 5});
+  EXPECT_NO_THROW(run(options, in.bias));
+  const std::vector<std::vector<int64_t>> shapes = {{101, 3, 5}, {103, 2, 5}, {103, 3, 4}};
+  for (const std::vector<int64_t>& shape : shapes) {
+    options.key_positions = at::zeros(shape);
+    EXPECT_THROW(run(options, in.bias), InternalError);
+  }
+  options.key_positions = at::Tensor();
   const Offsets fewer = {0, 7, 60}, empty = {0, 7, 7, 60};
   options.key_offsets = fewer;
   EXPECT_THROW(run(options, in.bias), InternalError);

@@ -1,5 +1,6 @@
 #include "strata/models/bert/blocks.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -10,6 +11,8 @@
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
+#include "strata/nn/attention/biased_attention.h"
+#include "strata/nn/attention/disentangled_attention.h"
 #include "strata/nn/document_loss.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedded_rows.h"
@@ -25,10 +28,24 @@ nn::LayerNorm make_norm(const BertConfig& c, const std::string& path, at::Scalar
   return {path, c.hidden_size, c.layer_norm_eps, storage};
 }
 
+// The vectors of relative positions of a layer, which drop values of them by themselves.
+enum class VectorDropout { kTable };
+uint64_t vectors_place_id(const BertConfig& c, int64_t layer) {
+  // Behind the layers' places and the head's.
+  return dropout_place_id(c.num_layers() + 1 + layer,
+                          static_cast<DropoutPlace>(VectorDropout::kTable));
+}
+
+int64_t longest(const std::vector<int64_t>& offsets) {
+  int64_t most = 0;
+  for (size_t d = 1; d < offsets.size(); ++d) most = std::max(most, offsets[d] - offsets[d - 1]);
+  return most;
+}
+
 // Places of the head, behind those of the layers.
 enum class HeadDropout { kInput, kHidden };
 uint64_t head_place_id(const BertConfig& c, HeadDropout place) {
-  return dropout_place_id(c.num_hidden_layers, static_cast<DropoutPlace>(place));
+  return dropout_place_id(c.num_layers(), static_cast<DropoutPlace>(place));
 }
 
 }  // namespace
@@ -38,28 +55,75 @@ BertEmbeddings::BertEmbeddings(const BertConfig& c, at::ScalarType storage)
       path_(c.names.body + ".embeddings"),
       tokens_(path_ + ".word_embeddings",
               std::make_shared<nn::Parameter>(path_ + ".word_embeddings.weight",
-                                              std::vector<int64_t>{c.vocab_size, c.hidden_size},
+                                              std::vector<int64_t>{c.vocab_size, c.embedding_size},
                                               storage),
               c.pad_token_id),
-      positions_(path_ + ".position_embeddings.weight", {c.max_position_embeddings, c.hidden_size},
-                 storage),
-      norm_(make_norm(c, path_ + ".LayerNorm", storage)) {
-  positions_.set_embedding_table();
-  if (c.type_vocab_size == 0) return;
-  types_.emplace(path_ + ".token_type_embeddings.weight",
-                 std::vector<int64_t>{c.type_vocab_size, c.hidden_size}, storage);
-  types_->set_embedding_table();
+      norm_(path_ + ".LayerNorm", c.embedding_size, c.layer_norm_eps, storage) {
+  const auto add_table = [&](std::optional<nn::Parameter>& table, const std::string& path,
+                             int64_t rows, int64_t channels) {
+    table.emplace(path + ".weight", std::vector<int64_t>{rows, channels}, storage);
+    table->set_embedding_table();
+  };
+  if (c.has_positions) {
+    add_table(positions_, path_ + ".position_embeddings", c.max_position_embeddings,
+              c.embedding_size);
+  }
+  if (c.type_vocab_size > 0) {
+    add_table(types_, path_ + ".token_type_embeddings", c.type_vocab_size, c.embedding_size);
+  }
+  if (c.has_projection) {
+    projection_.emplace(make_linear(c.names.body + "." + c.names.projection, c.embedding_size,
+                                    c.hidden_size, storage));
+  }
+  const std::string encoder = c.names.body + ".encoder";
+  if (c.relative_bias) {
+    bias_.emplace(encoder + ".relative_attention_bias", *c.relative_bias, c.num_attention_heads,
+                  storage);
+  }
+  if (!c.relative_positions) return;
+  add_table(relatives_, encoder + ".rel_embeddings", 2 * c.relative_positions->vectors.span(),
+            c.hidden_size);
+  if (c.relative_positions->has_norm) {
+    relatives_norm_.emplace(encoder + ".LayerNorm", c.hidden_size, c.layer_norm_eps, storage);
+  }
+}
+
+std::vector<nn::Linear*> BertEmbeddings::linears() {
+  return projection_ ? std::vector<nn::Linear*>{&*projection_} : std::vector<nn::Linear*>{};
 }
 
 std::vector<nn::Parameter*> BertEmbeddings::parameters() {
   std::vector<nn::Parameter*> list;
   tokens_.append_parameters(list);
-  const bool has_positions_last = config_.counts_from_padding;
-  if (!has_positions_last) list.push_back(&positions_);
+  const bool has_positions_last = config_.has_positions_last;
+  if (positions_ && !has_positions_last) list.push_back(&*positions_);
   if (types_) list.push_back(&*types_);
   norm_.append_parameters(list);
-  if (has_positions_last) list.push_back(&positions_);
+  if (has_positions_last) list.push_back(&*positions_);
+  if (projection_) projection_->append_parameters(list);
+  if (bias_) list.push_back(&bias_->weight());
+  if (relatives_) list.push_back(&*relatives_);
+  if (relatives_norm_) relatives_norm_->append_parameters(list);
   return list;
+}
+
+std::vector<Shelved> BertEmbeddings::makes() const {
+  if (bias_) return {{kRelativePositions, bias_->weight().requires_grad()}};
+  if (!relatives_) return {};
+  // Layers' weights multiply what a frozen table gives, too.
+  return {{kRelativePositions, true}};
+}
+
+void BertEmbeddings::shelve_positions(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (!bias_ && !relatives_) return;
+  at::Tensor& shelved = context.pass.shelf->at(kRelativePositions);
+  if (bias_) {
+    shelved = bias_->table(x, longest(context.batch->offsets));
+    return;
+  }
+  const at::Tensor rows = at::arange(relatives_->shape()[0], context.batch->ids.options());
+  shelved = nn::embed(x, rows, *relatives_, std::nullopt);
+  if (relatives_norm_) shelved = relatives_norm_->forward(shelved);
 }
 
 at::Tensor BertEmbeddings::type_rows(const nn::Batch& batch) const {
@@ -83,18 +147,23 @@ at::Tensor BertEmbeddings::position_rows(const nn::Batch& batch) const {
 
 at::Tensor BertEmbeddings::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   const nn::Batch& batch = *context.batch;
-  check_learned_positions(context, config_.num_positions(), "max_position_embeddings");
   at::Tensor rows = nn::with_noise(tokens_.forward(x, batch.ids), context);
   if (types_) rows = rows + nn::embed(x, type_rows(batch), *types_, std::nullopt);
-  const auto padding = config_.counts_from_padding ? config_.pad_token_id : std::nullopt;
-  rows = rows + nn::embed(x, position_rows(batch), positions_, padding);
-  return nn::dropout(norm_.forward(rows), config_.hidden_dropout_prob, kFirstDropoutPlace, context);
+  if (positions_) {
+    check_learned_positions(context, config_.num_positions(), "max_position_embeddings");
+    const auto padding = config_.counts_from_padding ? config_.pad_token_id : std::nullopt;
+    rows = rows + nn::embed(x, position_rows(batch), *positions_, padding);
+  }
+  shelve_positions(x, context);
+  rows = nn::dropout(norm_.forward(rows), config_.hidden_dropout_prob, kFirstDropoutPlace, context);
+  return projection_ ? projection_->forward(rows, context) : rows;
 }
 
-BertLayer::BertLayer(const BertConfig& c, int64_t index, at::ScalarType storage)
+BertLayer::BertLayer(const BertConfig& c, const std::string& path, int64_t index,
+                     at::ScalarType storage)
     : config_(c),
       index_(index),
-      path_(fmt::format("{}.{}.{}", c.names.body, c.names.layers, index)),
+      path_(fmt::format("{}.{}.{}", c.names.body, c.names.layers, path)),
       query_(make_linear(path_ + "." + c.names.query, c.hidden_size, c.hidden_size, storage)),
       key_(make_linear(path_ + "." + c.names.key, c.hidden_size, c.hidden_size, storage)),
       value_(make_linear(path_ + "." + c.names.value, c.hidden_size, c.hidden_size, storage)),
@@ -103,38 +172,100 @@ BertLayer::BertLayer(const BertConfig& c, int64_t index, at::ScalarType storage)
       attention_norm_(make_norm(c, path_ + "." + c.names.attention_norm, storage)),
       up_(make_linear(path_ + "." + c.names.up, c.hidden_size, c.intermediate_size, storage)),
       down_(make_linear(path_ + "." + c.names.down, c.intermediate_size, c.hidden_size, storage)),
-      output_norm_(make_norm(c, path_ + "." + c.names.output_norm, storage)) {}
+      output_norm_(make_norm(c, path_ + "." + c.names.output_norm, storage)) {
+  if (!c.relative_positions || c.relative_positions->shares_layers) return;
+  const auto add = [&](std::optional<nn::Linear>& layer, const char* name) {
+    layer.emplace(
+        make_linear(path_ + ".attention.self." + name, c.hidden_size, c.hidden_size, storage));
+  };
+  if (c.relative_positions->are_keys) add(position_key_, "pos_key_proj");
+  if (c.relative_positions->are_queries) add(position_query_, "pos_query_proj");
+}
 
 std::vector<nn::Linear*> BertLayer::linears() {
-  return {&query_, &key_, &value_, &attention_output_, &up_, &down_};
+  std::vector<nn::Linear*> list{&query_, &key_, &value_};
+  for (auto* layer : {&position_key_, &position_query_}) {
+    if (layer->has_value()) list.push_back(&**layer);
+  }
+  list.insert(list.end(), {&attention_output_, &up_, &down_});
+  return list;
+}
+
+std::vector<int> BertLayer::reads() const {
+  if (!config_.relative_bias && !config_.relative_positions) return {};
+  return {kRelativePositions};
 }
 
 std::vector<nn::Parameter*> BertLayer::parameters() {
   std::vector<nn::Parameter*> list;
-  for (const nn::Linear* layer : {&query_, &key_, &value_, &attention_output_}) {
-    layer->append_parameters(list);
+  if (config_.has_output_norm_first) output_norm_.append_parameters(list);
+  for (const nn::Linear* layer : {&query_, &key_, &value_}) layer->append_parameters(list);
+  for (const auto* layer : {&position_key_, &position_query_}) {
+    if (layer->has_value()) (*layer)->append_parameters(list);
   }
+  attention_output_.append_parameters(list);
   attention_norm_.append_parameters(list);
   up_.append_parameters(list);
   down_.append_parameters(list);
-  output_norm_.append_parameters(list);
+  if (!config_.has_output_norm_first) output_norm_.append_parameters(list);
   return list;
 }
 
+std::vector<at::Tensor> BertLayer::position_vectors(const nn::ForwardContext& context) {
+  const at::Tensor& table = context.pass.shelf->at(kRelativePositions);
+  // As rows of a text of their own, which no other has.
+  nn::Batch of_vectors;
+  of_vectors.token_keys = at::arange(-table.size(0), 0, context.batch->ids.options());
+  nn::ForwardContext own = context;
+  own.batch = &of_vectors;
+  const BertPositionVectors& p = *config_.relative_positions;
+  const at::Tensor dropped =
+      nn::dropout(table, config_.hidden_dropout_prob, vectors_place_id(config_, index_), own);
+  std::vector<const nn::Linear*> layers;
+  if (p.are_keys) layers.push_back(p.shares_layers ? &key_ : &*position_key_);
+  if (p.are_queries) layers.push_back(p.shares_layers ? &query_ : &*position_query_);
+  std::vector<at::Tensor> made = nn::linear_shared_input(layers, dropped, own);
+  if (!p.are_keys) made.insert(made.begin(), at::Tensor());
+  if (!p.are_queries) made.emplace_back();
+  return made;
+}
+
+at::Tensor BertLayer::mix(const std::vector<at::Tensor>& qkv, const nn::ForwardContext& context) {
+  const double scale =
+      1.0 / std::sqrt(static_cast<double>(config_.head_dim() * config_.num_score_terms));
+  const uint64_t place = dropout_place_id(index_, DropoutPlace::kScores);
+  if (!config_.relative_bias && !config_.relative_positions) {
+    return nn::attention(qkv[0], qkv[1], qkv[2],
+                         {.num_heads = config_.num_attention_heads,
+                          .num_kv_heads = config_.num_attention_heads,
+                          .head_dim = config_.head_dim(),
+                          .scale = scale,
+                          .layer = index_,
+                          .rotates = false,
+                          .dropout = config_.attention_probs_dropout_prob,
+                          .place_id = place,
+                          .is_causal = false},
+                         context);
+  }
+  const nn::BiasedAttentionShape shape{.num_heads = config_.num_attention_heads,
+                                       .head_dim = config_.head_dim(),
+                                       .offsets = context.batch->offsets,
+                                       .key_offsets = context.batch->offsets,
+                                       .scale = scale,
+                                       .dropout = config_.attention_probs_dropout_prob,
+                                       .place_id = place};
+  if (config_.relative_bias) {
+    return nn::biased_attention(qkv[0], qkv[1], qkv[2], context.pass.shelf->at(kRelativePositions),
+                                shape, context);
+  }
+  const std::vector<at::Tensor> vectors = position_vectors(context);
+  return nn::disentangled_attention(qkv[0], qkv[1], qkv[2], vectors[0], vectors[1],
+                                    config_.relative_positions->vectors, shape, context);
+}
+
 at::Tensor BertLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
-  const std::vector<at::Tensor> qkv =
-      nn::linear_shared_input({&query_, &key_, &value_}, x, context);
-  const nn::AttentionOptions options{
-      .num_heads = config_.num_attention_heads,
-      .num_kv_heads = config_.num_attention_heads,
-      .head_dim = config_.head_dim(),
-      .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim())),
-      .layer = index_,
-      .rotates = false,
-      .dropout = config_.attention_probs_dropout_prob,
-      .place_id = dropout_place_id(index_, DropoutPlace::kScores),
-      .is_causal = false};
-  const at::Tensor mixed = nn::attention(qkv[0], qkv[1], qkv[2], options, context);
+  const at::Tensor mixed =
+      mix(nn::linear_shared_input({&query_, &key_, &value_}, x, context), context);
   const double rate = config_.drops_attention_output ? config_.hidden_dropout_prob : 0;
   return attention_norm_.forward(
       add_with_dropout(attention_output_, mixed, x,
@@ -143,13 +274,25 @@ at::Tensor BertLayer::attend(const at::Tensor& x, const nn::ForwardContext& cont
 
 at::Tensor BertLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const at::Tensor hidden = nn::linear_shared_input({&up_}, x, context)[0];
-  return output_norm_.forward(add_with_dropout(
-      down_, nn::activate(hidden, config_.hidden_act), x,
-      {config_.hidden_dropout_prob, dropout_place_id(index_, DropoutPlace::kMlp), false}, context));
+  const double rate = config_.drops_mlp_output ? config_.hidden_dropout_prob : 0;
+  return output_norm_.forward(
+      add_with_dropout(down_, nn::activate(hidden, config_.hidden_act), x,
+                       {rate, dropout_place_id(index_, DropoutPlace::kMlp), false}, context));
 }
 
 at::Tensor BertLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   return transform(attend(x, context), context);
+}
+
+at::Tensor BertLayerAgain::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (!context.drops()) return layer_.forward(x, context);
+  // Its masks are others than the layer's own, as if its tokens were others.
+  constexpr int kPlace = 48;  // above those of rows and positions
+  nn::Batch own = *context.batch;
+  own.token_keys = context.batch->token_keys + (index_ << kPlace);
+  nn::ForwardContext again = context;
+  again.batch = &own;
+  return layer_.forward(x, again);
 }
 
 BertHead::BertHead(const BertConfig& c, at::ScalarType storage)
@@ -165,13 +308,15 @@ std::vector<nn::Parameter*> BertHead::parameters() {
 }
 
 at::Tensor BertHead::read(const at::Tensor& rows, const nn::ForwardContext& context) {
-  const auto drop = [&](const at::Tensor& x, HeadDropout place) {
-    return nn::dropout(x, config_.classifier_dropout, head_place_id(config_, place), context);
+  const auto drop = [&](const at::Tensor& x, double rate, HeadDropout place) {
+    return nn::dropout(x, rate, head_place_id(config_, place), context);
   };
   const at::Tensor hidden =
-      dense_.forward(config_.head_drops_input ? drop(rows, HeadDropout::kInput) : rows, context);
-  const at::Tensor active = config_.head_is_relu ? at::relu(hidden) : at::tanh(hidden);
-  return classifier_.forward(drop(active, HeadDropout::kHidden), context);
+      dense_.forward(drop(rows, config_.head_input_dropout, HeadDropout::kInput), context);
+  const at::Tensor active =
+      config_.head_act ? nn::activate(hidden, *config_.head_act).value : at::tanh(hidden);
+  return classifier_.forward(drop(active, config_.classifier_dropout, HeadDropout::kHidden),
+                             context);
 }
 
 at::Tensor BertHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {

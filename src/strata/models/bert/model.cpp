@@ -1,8 +1,10 @@
 #include "strata/models/bert/model.h"
 
 #include <cmath>
+#include <map>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "strata/models/tied_decoder.h"
 
@@ -20,49 +22,71 @@ void fill_with_waves(at::Tensor table) {
   table.copy_(at::where(is_even, angles.sin(), angles.cos()));
 }
 
+// Buffers of the first files, and a table that the reference does not read.
+std::vector<std::string> ignored(const BertConfig& c) {
+  std::vector<std::string> endings{"embeddings.position_ids"};
+  if (!c.has_positions) endings.emplace_back("embeddings.position_embeddings.weight");
+  return endings;
+}
+
 }  // namespace
 
 BertModel::BertModel(const BertConfig& config, at::ScalarType storage)
     : EncoderModel({.classifier = config.names.classifier,
                     .dense = {config.names.head_dense},
-                    .dense_ending = "pooler.dense",  // the one that files lack is BERT's
+                    // Those that files lack are BERT's, DeBERTa's, ALBERT's.
+                    .dense_ending = config.num_hidden_groups > 0 ? "pooler" : "pooler.dense",
                     .num_labels = config.num_labels,
                     .has_new_dense = config.has_new_dense,
-                    .ignored_suffixes = {"embeddings.position_ids"}}),
+                    .ignored_suffixes = ignored(config)}),
       config_(config),
       embeddings_(std::make_unique<BertEmbeddings>(config, storage)) {
-  for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-    layers_.push_back(std::make_unique<BertLayer>(config, i, storage));
-  }
+  add_layers(storage);
   head_ = std::make_unique<BertHead>(config, storage);
+}
+
+void BertModel::add_layers(at::ScalarType storage) {
+  const int64_t groups = config_.num_hidden_groups, of_group = config_.layers_of_group;
+  std::map<std::string, BertLayer*> made;
+  for (int64_t i = 0; i < config_.num_layers(); ++i) {
+    std::string path = std::to_string(i);
+    if (groups > 0) {
+      // In doubles, as the reference.
+      const double layers =
+          static_cast<double>(config_.num_hidden_layers) / static_cast<double>(groups);
+      const auto group = static_cast<int64_t>(static_cast<double>(i / of_group) / layers);
+      path = fmt::format("{}.albert_layers.{}", group, i % of_group);
+    }
+    if (const auto layer = made.find(path); layer != made.end()) {
+      layers_.push_back(std::make_unique<BertLayerAgain>(*layer->second, i));
+      continue;
+    }
+    auto layer = std::make_unique<BertLayer>(config_, path, i, storage);
+    made.emplace(std::move(path), layer.get());
+    layers_.push_back(std::move(layer));
+  }
 }
 
 std::vector<Block*> BertModel::blocks() { return chain_of(*embeddings_, layers_, *head_); }
 
+// Tables of relative positions stand behind the layers.
 size_t BertModel::module_place(const std::string& weight) const {
-  return config_.has_head_first && weight.find(config_.names.body + ".") != std::string::npos;
+  const size_t body = weight.find(config_.names.body + ".");
+  if (config_.has_head_first) return body != std::string::npos;
+  if (!config_.relative_bias && !config_.relative_positions) return 0;
+  if (body == std::string::npos) return 2;
+  return weight.find(".encoder.") != std::string::npos &&
+         weight.find("." + config_.names.layers + ".") == std::string::npos;
 }
 
 void BertModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
                             at::Generator generator) const {
-  const bool is_position = &parameter == &embeddings_->positions();
+  const bool is_position = &parameter == embeddings_->positions();
   if (is_position && config_.has_sinusoidal_positions) return fill_with_waves(full);
   init_as_decoder(parameter, full, config_.initializer_range, std::move(generator));
   const bool has_padding =
       &parameter == &embeddings_->tokens() || (is_position && config_.counts_from_padding);
   if (has_padding && config_.pad_token_id) full.select(0, *config_.pad_token_id).zero_();
-}
-
-std::vector<std::string> BertModel::default_lora_targets() const {
-  if (config_.names.body == "distilbert") return {};
-  return {"query", "value"};
-}
-
-std::vector<std::string> BertModel::default_ia3_targets() const {
-  if (config_.names.architecture.starts_with("XLM") || config_.names.body == "distilbert") {
-    return {};
-  }
-  return {"key", "value", "output.dense"};
 }
 
 std::vector<std::string> BertModel::default_ia3_feedforward() const {

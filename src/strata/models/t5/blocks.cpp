@@ -5,32 +5,18 @@
 
 #include <ATen/ATen.h>
 
-#include "strata/base/error.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/biased_attention.h"
-#include "strata/nn/attention/decoder_cache.h"
-#include "strata/nn/chunked_cross_entropy.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedding.h"
 
 namespace strata::models {
 namespace {
 
-const char* name_of(T5Stack stack) { return stack == T5Stack::kEncoder ? "encoder" : "decoder"; }
+const char* name_of(Stack stack) { return stack == Stack::kEncoder ? "encoder" : "decoder"; }
 
 nn::Linear::Options shape(int64_t in, int64_t out, at::ScalarType storage) {
   return {.in_features = in, .out_features = out, .bias = false, .storage = storage};
-}
-
-// The same pass over the source's tokens.
-nn::ForwardContext of_source(const nn::ForwardContext& context) {
-  if (context.batch->source == nullptr) {
-    throw InternalError(
-        "t5: found a batch without source documents, expected them; report this as a bug");
-  }
-  nn::ForwardContext source = context;
-  source.batch = context.batch->source.get();
-  return source;
 }
 
 int64_t longest(const std::vector<int64_t>& offsets) {
@@ -45,16 +31,10 @@ nn::Linear make_lm_head(const T5Config& c, at::ScalarType storage,
   return nn::Linear("lm_head", shape(c.d_model, c.vocab_size, storage));
 }
 
-// [D, length + 1, H, C]: `added` [D, H * C] behind `earlier`.
-at::Tensor extended(const at::Tensor& earlier, const at::Tensor& added, int64_t heads) {
-  const at::Tensor last = added.view({added.size(0), 1, heads, -1});
-  return earlier.defined() ? at::cat({earlier, last}, 1) : last.clone();
-}
-
 }  // namespace
 
-T5Embedding::T5Embedding(const T5Config& config, T5Stack stack,
-                         std::shared_ptr<nn::Parameter> shared, uint64_t place_id)
+T5Embedding::T5Embedding(const T5Config& config, Stack stack, std::shared_ptr<nn::Parameter> shared,
+                         uint64_t place_id)
     : dropout_rate_(config.dropout_rate),
       stack_(stack),
       shared_(std::move(shared)),
@@ -63,17 +43,17 @@ T5Embedding::T5Embedding(const T5Config& config, T5Stack stack,
 }
 
 std::string T5Embedding::path() const {
-  return stack_ == T5Stack::kEncoder ? "shared" : "decoder.embed_tokens";
+  return stack_ == Stack::kEncoder ? "shared" : "decoder.embed_tokens";
 }
 
 at::Tensor T5Embedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  const nn::ForwardContext own = stack_ == T5Stack::kEncoder ? of_source(context) : context;
+  const nn::ForwardContext own = stack_ == Stack::kEncoder ? of_source(context) : context;
   const at::Tensor y = nn::embed(x, own.batch->ids, *shared_, /*padding_id=*/std::nullopt);
   return nn::dropout(y, dropout_rate_, place_id_, own);
 }
 
 T5Attention::T5Attention(const std::string& layer_path, const char* name, const T5Config& c,
-                         at::ScalarType storage, T5DropoutPlaces& places)
+                         at::ScalarType storage, DropoutPlaces& places)
     : q(layer_path + "." + name + ".q", shape(c.d_model, c.num_heads * c.d_kv, storage)),
       k(layer_path + "." + name + ".k", shape(c.d_model, c.num_heads * c.d_kv, storage)),
       v(layer_path + "." + name + ".v", shape(c.d_model, c.num_heads * c.d_kv, storage)),
@@ -82,8 +62,8 @@ T5Attention::T5Attention(const std::string& layer_path, const char* name, const 
       scores_place(places.next()),
       output_place(places.next()) {}
 
-T5Block::T5Block(const T5Config& c, T5Stack stack, int64_t index, at::ScalarType storage,
-                 T5DropoutPlaces& places)
+T5Block::T5Block(const T5Config& c, Stack stack, int64_t index, at::ScalarType storage,
+                 DropoutPlaces& places)
     : config_(c),
       stack_(stack),
       index_(index),
@@ -95,7 +75,7 @@ T5Block::T5Block(const T5Config& c, T5Stack stack, int64_t index, at::ScalarType
             c.layer_norm_epsilon, storage),
       hidden_place_(places.next()),
       output_place_(places.next()) {
-  if (index == 0) {
+  if (index == 0 || c.has_bias_in_all) {
     relative_bias_.emplace(path_ + ".layer.0.SelfAttention.relative_attention_bias",
                            nn::RelativeBuckets{.count = c.relative_attention_num_buckets,
                                                .max_distance = c.relative_attention_max_distance,
@@ -153,7 +133,7 @@ std::vector<nn::Parameter*> T5Block::parameters() {
 }
 
 std::vector<Shelved> T5Block::makes() const {
-  if (!relative_bias_) return {};
+  if (!relative_bias_ || !shares_bias()) return {};
   return {{bias_slot(), relative_bias_->weight().requires_grad()}};
 }
 
@@ -166,6 +146,7 @@ std::vector<int> T5Block::reads() const {
 
 at::Tensor T5Block::position_bias(const at::Tensor& x, const nn::ForwardContext& context,
                                   int64_t reach) {
+  if (!shares_bias()) return relative_bias_->table(x, reach);
   at::Tensor& shelved = context.pass.shelf->at(static_cast<size_t>(bias_slot()));
   if (relative_bias_) shelved = relative_bias_->table(x, reach);
   return shelved;
@@ -195,16 +176,7 @@ at::Tensor T5Block::attend(const at::Tensor& x, const nn::ForwardContext& contex
                                  .causal = is_decoder(),
                                  .dropout = config_.dropout_rate,
                                  .place_id = a.scores_place};
-  if (is_decoder() && context.generation.decoder_cache != nullptr) {
-    nn::DecoderCache& cache = *context.generation.decoder_cache;
-    auto& layer = cache.layers.at(static_cast<size_t>(index_));
-    layer.keys = extended(layer.keys, qkv[1], config_.num_heads);
-    layer.values = extended(layer.values, qkv[2], config_.num_heads);
-    qkv[1] = layer.keys.view({-1, config_.num_heads * config_.d_kv});
-    qkv[2] = layer.values.view({-1, config_.num_heads * config_.d_kv});
-    shape.key_lead = cache.length;
-    for (int64_t& offset : shape.key_offsets) offset *= cache.length + 1;
-  }
+  if (is_decoder()) read_decoder_cache(qkv, shape, index_, context);
   const at::Tensor bias = position_bias(x, context, longest(shape.key_offsets));
   const at::Tensor mixed = nn::biased_attention(qkv[0], qkv[1], qkv[2], bias, shape, context);
   return add(a.o, mixed, residual, a.output_place, context);
@@ -214,25 +186,11 @@ at::Tensor T5Block::attend_source(const at::Tensor& x, const nn::ForwardContext&
   const T5Attention& a = *cross_attention_;
   const auto [normed, residual] = cross_attention_->norm.forward_with_residual(x);
   const at::Tensor q = nn::linear_shared_input({&a.q}, normed, context)[0];
-  const nn::ForwardContext source = of_source(context);
-  nn::DecoderCache::Layer* cached =
-      context.generation.decoder_cache == nullptr
-          ? nullptr
-          : &context.generation.decoder_cache->layers.at(static_cast<size_t>(index_));
-  std::vector<at::Tensor> kv;
-  if (cached != nullptr && cached->source_keys.defined()) {
-    kv = {cached->source_keys, cached->source_values};
-  } else {
-    kv = nn::linear_shared_input({&a.k, &a.v}, context.pass.shelf->at(kEncoderOutput), source);
-    if (cached != nullptr) {
-      cached->source_keys = kv[0];
-      cached->source_values = kv[1];
-    }
-  }
+  const std::vector<at::Tensor> kv = source_keys_values(a.k, a.v, index_, context);
   const nn::BiasedAttentionShape shape{.num_heads = config_.num_heads,
                                        .head_dim = config_.d_kv,
                                        .offsets = context.batch->offsets,
-                                       .key_offsets = source.batch->offsets,
+                                       .key_offsets = context.batch->source->offsets,
                                        .dropout = config_.dropout_rate,
                                        .place_id = a.scores_place};
   const at::Tensor mixed = nn::biased_attention(q, kv[0], kv[1], at::Tensor(), shape, context);
@@ -265,7 +223,8 @@ at::Tensor T5Block::forward(const at::Tensor& x, const nn::ForwardContext& conte
 }
 
 T5EncoderNorm::T5EncoderNorm(const T5Config& config, at::ScalarType storage, uint64_t place_id)
-    : dropout_rate_(config.dropout_rate),
+    : prefix_(config.prefix),
+      dropout_rate_(config.dropout_rate),
       norm_("encoder.final_layer_norm", config.d_model, config.layer_norm_epsilon, storage),
       place_id_(place_id) {}
 
@@ -295,16 +254,7 @@ at::Tensor T5Head::output_input(const at::Tensor& x, const nn::ForwardContext& c
 }
 
 at::Tensor T5Head::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  const at::Tensor h = output_input(x, context);
-  if (context.head.next_logits == nullptr) return nn::chunked_cross_entropy(h, lm_head_, context);
-  const auto& offsets = context.batch->offsets;
-  const at::Tensor last = at::empty({static_cast<int64_t>(offsets.size()) - 1}, at::kLong);
-  for (int64_t d = 0; d < last.numel(); ++d) {
-    last.data_ptr<int64_t>()[d] = offsets[static_cast<size_t>(d) + 1] - 1;
-  }
-  const at::Tensor rows = h.index_select(0, last.to(h.device()));
-  *context.head.next_logits = lm_head_.forward(rows, nn::ForwardContext{}).to(at::kFloat);
-  return at::zeros({}, h.options().dtype(at::kFloat));
+  return loss_or_logits(output_input(x, context), lm_head_, context);
 }
 
 at::Tensor T5Head::logits(const at::Tensor& x) {

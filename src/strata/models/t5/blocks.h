@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/models/encoder_decoder.h"
 #include "strata/models/model.h"
 #include "strata/models/t5/config.h"
 #include "strata/nn/attention/relative_bias.h"
@@ -16,27 +17,14 @@
 
 namespace strata::models {
 
-// Which of the two stacks a block belongs to.
-enum class T5Stack { kEncoder, kDecoder };
-
-// Places on the shelf: what the decoder reads of the encoder; the tables of relative positions,
-// which the first block of a stack makes for all of them.
-enum T5Shelf : int { kEncoderOutput, kEncoderBias, kDecoderBias, kNumShelved };
-
-// A place of the model where activations are dropped, for nn::dropout.
-class T5DropoutPlaces {
- public:
-  // Adapters count their layers from 0.
-  uint64_t next() { return next_++; }
-
- private:
-  uint64_t next_ = uint64_t{1} << 32;
-};
+// Places on the shelf behind the encoder's output: the tables of relative positions, where the
+// first block of a stack makes one for all of them.
+enum T5Shelf : int { kEncoderBias = kEncoderOutput + 1, kDecoderBias, kNumShelved };
 
 class T5Embedding final : public Block {
  public:
   // `shared`: one weight for both stacks.
-  T5Embedding(const T5Config& config, T5Stack stack, std::shared_ptr<nn::Parameter> shared,
+  T5Embedding(const T5Config& config, Stack stack, std::shared_ptr<nn::Parameter> shared,
               uint64_t place_id);
 
   BlockKind kind() const override { return BlockKind::kEmbedding; }
@@ -48,7 +36,7 @@ class T5Embedding final : public Block {
 
  private:
   double dropout_rate_;
-  T5Stack stack_;
+  Stack stack_;
   std::shared_ptr<nn::Parameter> shared_;
   uint64_t place_id_;
 };
@@ -56,7 +44,7 @@ class T5Embedding final : public Block {
 // q, k, v and o of one attention, with its norm.
 struct T5Attention {
   T5Attention(const std::string& layer_path, const char* name, const T5Config& c,
-              at::ScalarType storage, T5DropoutPlaces& places);
+              at::ScalarType storage, DropoutPlaces& places);
 
   nn::Linear q, k, v, o;
   nn::RmsNorm norm;
@@ -65,11 +53,11 @@ struct T5Attention {
 
 class T5Block final : public Block {
  public:
-  T5Block(const T5Config& config, T5Stack stack, int64_t index, at::ScalarType storage,
-          T5DropoutPlaces& places);
+  T5Block(const T5Config& config, Stack stack, int64_t index, at::ScalarType storage,
+          DropoutPlaces& places);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
-  std::string class_name() const override { return "T5Block"; }
+  std::string class_name() const override { return config_.prefix + "Block"; }
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
@@ -78,7 +66,8 @@ class T5Block final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
-  bool is_decoder() const { return stack_ == T5Stack::kDecoder; }
+  bool is_decoder() const { return stack_ == Stack::kDecoder; }
+  bool shares_bias() const { return !config_.has_bias_in_all; }
   int bias_slot() const { return is_decoder() ? kDecoderBias : kEncoderBias; }
   // x + attention(norm(x)) over the stack's own tokens, x + attention(norm(x), encoder's output),
   // x + mlp(norm(x)).
@@ -91,11 +80,11 @@ class T5Block final : public Block {
                  uint64_t place_id, const nn::ForwardContext& context) const;
 
   T5Config config_;
-  T5Stack stack_;
+  Stack stack_;
   int64_t index_;
   std::string path_;
   T5Attention self_attention_;
-  std::optional<nn::RelativeBias> relative_bias_;  // of the first block
+  std::optional<nn::RelativeBias> relative_bias_;  // of the first block, or of each
   std::unique_ptr<T5Attention> cross_attention_;   // of the decoder
   std::optional<nn::Linear> wi_, wi_0_, wi_1_;     // the first, or the other two
   nn::Linear wo_;
@@ -109,7 +98,7 @@ class T5EncoderNorm final : public Block {
   T5EncoderNorm(const T5Config& config, at::ScalarType storage, uint64_t place_id);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
-  std::string class_name() const override { return "T5LayerNorm"; }
+  std::string class_name() const override { return prefix_ + "LayerNorm"; }
   std::string path() const override { return "encoder.final_layer_norm"; }
   std::vector<nn::Parameter*> parameters() override { return {&norm_.weight()}; }
   std::vector<nn::Linear*> linears() override { return {}; }
@@ -117,6 +106,7 @@ class T5EncoderNorm final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
+  std::string prefix_;
   double dropout_rate_;
   nn::RmsNorm norm_;
   uint64_t place_id_;

@@ -1,5 +1,6 @@
 #include "strata/models/t5/config.h"
 
+#include <optional>
 #include <string>
 
 #include "strata/base/error.h"
@@ -19,8 +20,9 @@ nn::Activation parse_activation(const std::string& name, const std::string& proj
       proj);
 }
 
-void parse_feed_forward(const ConfigReader& config, T5Config& t5) {
-  const std::string proj = config.text("feed_forward_proj", "relu");
+// `fallback`: where the file says none.
+void parse_feed_forward(const ConfigReader& config, const char* fallback, T5Config& t5) {
+  const std::string proj = config.text("feed_forward_proj", fallback);
   const std::string gated = "gated-";
   t5.is_gated = proj.starts_with(gated);
   const std::string name = t5.is_gated ? proj.substr(gated.size()) : proj;
@@ -44,8 +46,10 @@ void check_buckets(const T5Config& c) {
   }
 }
 
-int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size) {
-  const auto id = config.optional_integer("decoder_start_token_id");
+int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size,
+                       std::optional<int64_t> fallback) {
+  const bool is_silent = !config.json().contains("decoder_start_token_id");
+  const auto id = is_silent ? fallback : config.optional_integer("decoder_start_token_id");
   if (!id.has_value()) {
     throw FormatError(
         "config.json: found no decoder_start_token_id, expected the id that the decoder starts "
@@ -58,11 +62,8 @@ int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size) {
       *id, vocab_size);
 }
 
-}  // namespace
-
-T5Config parse_t5_config(const Json& json) {
-  const ConfigReader config(json);
-  T5Config c;
+// What all have, over the family's defaults in `c`.
+void parse_stacks(const ConfigReader& config, const char* feed_forward, T5Config& c) {
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
   c.d_model = config.positive_integer("d_model", c.d_model);
   c.d_kv = config.positive_integer("d_kv", c.d_kv);
@@ -77,10 +78,7 @@ T5Config parse_t5_config(const Json& json) {
   c.dropout_rate = config.number("dropout_rate", c.dropout_rate);
   c.layer_norm_epsilon = config.positive_number("layer_norm_epsilon", c.layer_norm_epsilon);
   c.initializer_factor = config.positive_number("initializer_factor", c.initializer_factor);
-  // The second name is that of original checkpoints, the first what transformers 5 makes of it.
-  c.scales_output =
-      config.boolean("scale_decoder_outputs", config.boolean("tie_word_embeddings", true));
-  parse_feed_forward(config, c);
+  parse_feed_forward(config, feed_forward, c);
   check_buckets(c);
   if (!(c.dropout_rate >= 0 && c.dropout_rate < 1)) {
     throw FormatError(
@@ -92,7 +90,42 @@ T5Config parse_t5_config(const Json& json) {
         "config.json: found is_encoder_decoder false, expected a T5 with encoder and decoder; use "
         "a checkpoint of T5ForConditionalGeneration");
   }
-  c.decoder_start_token_id = parse_start_id(config, c.vocab_size);
+}
+
+// Their classes tie the output layer whatever the key says. mT5's scales nothing.
+T5Config parse_multilingual(const Json& json, const char* prefix) {
+  const ConfigReader config(json);
+  T5Config c;
+  c.prefix = prefix;
+  c.vocab_size = 250112;
+  c.d_ff = 1024;
+  c.num_layers = 8;
+  c.num_heads = 6;
+  c.scales_output = false;
+  parse_stacks(config, "gated-gelu", c);
+  c.decoder_start_token_id = parse_start_id(config, c.vocab_size, 0);
+  return c;
+}
+
+}  // namespace
+
+T5Config parse_t5_config(const Json& json) {
+  const ConfigReader config(json);
+  T5Config c;
+  parse_stacks(config, "relu", c);
+  // The second name is that of original checkpoints, the first what transformers 5 makes of it.
+  c.scales_output =
+      config.boolean("scale_decoder_outputs", config.boolean("tie_word_embeddings", true));
+  c.decoder_start_token_id = parse_start_id(config, c.vocab_size, std::nullopt);
+  return c;
+}
+
+T5Config parse_mt5_config(const Json& json) { return parse_multilingual(json, "MT5"); }
+
+T5Config parse_umt5_config(const Json& json) {
+  T5Config c = parse_multilingual(json, "UMT5");
+  c.has_bias_in_all = true;
+  c.scales_output = true;
   return c;
 }
 

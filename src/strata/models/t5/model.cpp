@@ -4,49 +4,33 @@
 
 #include <ATen/ATen.h>
 
-#include "strata/base/error.h"
-#include "strata/hf/adapter_files.h"
-#include "strata/hf/model_folder.h"
-#include "strata/models/weight_check.h"
-
 namespace strata::models {
 namespace {
 
 constexpr const char* kShared = "shared.weight";
-// Other names of the shared embedding, which older files hold beside it.
-constexpr const char* kEmbeddingNames[] = {"encoder.embed_tokens.weight",
-                                           "decoder.embed_tokens.weight"};
-
-void require_one_embedding(const hf::ModelFolder& folder) {
-  const hf::TensorInfo* shared = folder.find(kShared);
-  for (const char* name : kEmbeddingNames) {
-    const hf::TensorInfo* other = folder.find(name);
-    if (shared == nullptr || other == nullptr || same_values(folder, *shared, *other)) continue;
-    throw ConfigError(
-        "{}: found \"{}\" with other values than \"{}\", expected one embedding for encoder and "
-        "decoder; use a checkpoint that shares it",
-        folder.path().string(), name, kShared);
-  }
-}
 
 }  // namespace
 
 T5Model::T5Model(const T5Config& config, at::ScalarType storage, bool is_untied)
-    : TiedModel(storage),
+    : EncoderDecoderModel(
+          storage,
+          {.others = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight"},
+           // The reference ignores this relic of the first checkpoints too.
+           .ignored = {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"}}),
       config_(config),
       shared_(std::make_shared<nn::Parameter>(
           kShared, std::vector<int64_t>{config.vocab_size, config.d_model}, storage)) {
-  T5DropoutPlaces places;
+  DropoutPlaces places;
   encoder_embedding_ =
-      std::make_unique<T5Embedding>(config, T5Stack::kEncoder, shared_, places.next());
+      std::make_unique<T5Embedding>(config, Stack::kEncoder, shared_, places.next());
   for (int64_t i = 0; i < config.num_layers; ++i) {
-    encoder_.push_back(std::make_unique<T5Block>(config, T5Stack::kEncoder, i, storage, places));
+    encoder_.push_back(std::make_unique<T5Block>(config, Stack::kEncoder, i, storage, places));
   }
   encoder_norm_ = std::make_unique<T5EncoderNorm>(config, storage, places.next());
   decoder_embedding_ =
-      std::make_unique<T5Embedding>(config, T5Stack::kDecoder, shared_, places.next());
+      std::make_unique<T5Embedding>(config, Stack::kDecoder, shared_, places.next());
   for (int64_t i = 0; i < config.num_decoder_layers; ++i) {
-    decoder_.push_back(std::make_unique<T5Block>(config, T5Stack::kDecoder, i, storage, places));
+    decoder_.push_back(std::make_unique<T5Block>(config, Stack::kDecoder, i, storage, places));
   }
   head_ = std::make_unique<T5Head>(config, storage, is_untied ? nullptr : shared_, places.next());
 }
@@ -63,24 +47,20 @@ std::vector<Block*> T5Model::blocks() {
 
 int T5Model::decoder_begin() const { return static_cast<int>(encoder_.size()) + 2; }
 
-WeightSources T5Model::check_weights(const hf::ModelFolder& folder) {
-  require_one_embedding(folder);
-  follow_tie(folder);
-  std::vector<ExpectedWeight> expected;
-  for (const nn::Parameter* parameter : parameters()) {
-    if (parameter->name().starts_with(hf::kAdapterKeyPrefix)) continue;
-    expected.push_back({parameter, {parameter->name()}});
-    std::vector<std::string>& names = expected.back().names;
-    if (parameter == shared_.get()) {
-      names.insert(names.end(), std::begin(kEmbeddingNames), std::end(kEmbeddingNames));
-      if (is_tied()) names.push_back(kHeadWeight);
-    }
-    // An adapter that trains the output layer has untied it from a file that ties.
-    if (parameter->name() == kHeadWeight) names.push_back(kShared);
-  }
-  // The reference ignores this relic of the first checkpoints too.
-  return match_weights(folder, expected,
-                       {"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"});
+// PEFT has none for UMT5.
+std::vector<std::string> T5Model::default_lora_targets() const {
+  if (config_.prefix == "UMT5") return {};
+  return {"q", "v"};
+}
+
+std::vector<std::string> T5Model::default_ia3_targets() const {
+  if (config_.prefix == "UMT5") return {};
+  return {"k", "v", config_.prefix == "MT5" ? "wi_1" : "wo"};
+}
+
+std::vector<std::string> T5Model::default_ia3_feedforward() const {
+  if (config_.prefix != "T5") return {};
+  return {"wo"};
 }
 
 void T5Model::init_weight(const nn::Parameter& parameter, at::Tensor full,

@@ -1,6 +1,6 @@
-// A T5 model for conditional generation: encoder, then decoder, as one chain of blocks. Owns:
-// blocks, weight names and initial values. Never: memory of weights; how the tie of embeddings and
-// output layer ends (tied_model.h).
+// A T5, mT5 or UMT5 model for conditional generation: encoder, then decoder, as one chain of
+// blocks. Owns: blocks, weight names and initial values. Never: memory of weights; how the tie of
+// embeddings and output layer ends (tied_model.h).
 #pragma once
 
 #include <memory>
@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "strata/models/t5/blocks.h"
-#include "strata/models/tied_model.h"
 
 namespace strata::models {
 
-class T5Model final : public TiedModel {
+class T5Model final : public EncoderDecoderModel {
  public:
   // The output layer is tied to the embedding unless `is_untied`, or the file of the weights has
   // another matrix for it (check_weights()).
@@ -20,21 +19,18 @@ class T5Model final : public TiedModel {
 
   std::vector<Block*> blocks() override;
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
-  std::string no_split_class() const override { return "T5Block"; }
-  WeightSources check_weights(const hf::ModelFolder& folder) override;
+  std::string no_split_class() const override { return config_.prefix + "Block"; }
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  std::vector<std::string> default_lora_targets() const override { return {"q", "v"}; }
-  std::vector<std::string> default_ia3_targets() const override { return {"k", "v", "wo"}; }
-  std::vector<std::string> default_ia3_feedforward() const override { return {"wo"}; }
+  std::vector<std::string> default_lora_targets() const override;
+  std::vector<std::string> default_ia3_targets() const override;
+  std::vector<std::string> default_ia3_feedforward() const override;
   int decoder_begin() const override;
   std::optional<int64_t> decoder_start_id() const override {
     return config_.decoder_start_token_id;
   }
   int num_shelved() const override { return kNumShelved; }
-  std::string architecture() const override { return "T5ForConditionalGeneration"; }
-  // Nothing: of T5 the key says how outputs are scaled, the file's weights whether they are tied.
-  void describe_tie(Json&) const override {}
+  std::string architecture() const override { return config_.prefix + "ForConditionalGeneration"; }
   std::vector<std::string> never_quantized() const override { return {"wo"}; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t hidden_size() const override { return config_.d_model; }

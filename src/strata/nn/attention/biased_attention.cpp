@@ -25,6 +25,7 @@ struct AttentionCall {
   ops::BiasedAttentionOptions options() const {
     return {.offsets = shape.offsets,
             .key_offsets = shape.key_offsets,
+            .scale = shape.scale,
             .key_lead = shape.key_lead,
             .causal = shape.causal,
             .dropout = token_keys.defined() ? shape.dropout : 0,

@@ -1,5 +1,6 @@
 // Attention with a bias: checks and choice of the device. The CPU's kernels are in
-// attention_cpu.cpp, a GPU's steps in dense_biased_attention.cpp.
+// attention_cpu.cpp, a GPU's steps, and those with vectors of positions, in
+// dense_biased_attention.cpp.
 #include "strata/ops/attention/biased_attention.h"
 
 #include <algorithm>
@@ -36,13 +37,18 @@ void check_documents(const BiasedAttentionOptions& o, int64_t queries, int64_t k
       kOp, fmt::join(o.offsets, ", "), fmt::join(o.key_offsets, ", "), queries, keys);
 }
 
-// A distance beyond the table would read outside of it.
-void check_bias(const at::Tensor& bias, int64_t heads, const BiasedAttentionOptions& o) {
+int64_t farthest_distance(const BiasedAttentionOptions& o) {
   int64_t farthest = 0;
   for (size_t d = 1; d < o.offsets.size(); ++d) {
     farthest = std::max({farthest, o.offsets[d] - o.offsets[d - 1] - 1 + o.key_lead,
                          o.key_offsets[d] - o.key_offsets[d - 1] - 1});
   }
+  return farthest;
+}
+
+// A distance beyond the table would read outside of it.
+void check_bias(const at::Tensor& bias, int64_t heads, const BiasedAttentionOptions& o) {
+  const int64_t farthest = farthest_distance(o);
   check_type(kOp, "bias", bias, at::kFloat);
   check_contiguous(kOp, "bias", bias);
   if (bias.dim() == 2 && bias.size(0) == heads && bias.size(1) % 2 == 1 &&
@@ -53,11 +59,36 @@ void check_bias(const at::Tensor& bias, int64_t heads, const BiasedAttentionOpti
                       kOp, fmt::join(bias.sizes(), ", "), heads, farthest);
 }
 
+void check_positions(const char* name, const at::Tensor& table, const at::Tensor& q,
+                     const at::Tensor& k, const BiasedAttentionOptions& o) {
+  if (!table.defined()) return;
+  const int64_t farthest = farthest_distance(o);
+  check_type(kOp, name, table, q.scalar_type());
+  if (table.dim() == 3 && table.size(0) % 2 == 1 && table.size(0) / 2 >= farthest &&
+      table.size(1) == q.size(1) && table.size(2) == q.size(2) && k.size(1) == q.size(1)) {
+    return;
+  }
+  throw InternalError("{}: found {} of shape [{}], expected [2 n + 1, {}, {}] with n at least {}",
+                      kOp, name, fmt::join(table.sizes(), ", "), k.size(1), q.size(2), farthest);
+}
+
+at::Tensor gradient_like(const at::Tensor& table) {
+  if (!table.defined()) return table;
+  return at::zeros(table.sizes(), table.options().dtype(at::kFloat));
+}
+
+// Without a kernel of ours.
+bool is_dense(const at::Tensor& q, const BiasedAttentionOptions& o) {
+  return is_for_cuda(q) || o.has_positions();
+}
+
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
                                           const at::Tensor& v, const at::Tensor& bias,
                                           const BiasedAttentionOptions& o) {
   check_heads(kOp, q, k, v);
   check_documents(o, q.size(0), k.size(0));
+  check_positions("key_positions", o.key_positions, q, k, o);
+  check_positions("query_positions", o.query_positions, q, k, o);
   if (o.window < 0 || !(o.softcap >= 0)) {
     throw InternalError("{}: found a window of {} and a softcap of {}, expected 0 or more", kOp,
                         o.window, o.softcap);
@@ -97,11 +128,14 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
 AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& bias, const BiasedAttentionOptions& options) {
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
-  if (q.is_cuda()) return dense::biased_attention(q, k, v, bias, options);
+  if (is_dense(q, options) && !q.is_meta()) {
+    return dense::biased_attention(q, k, v, bias, options,
+                                   dense::most_scores(q, options.has_positions()));
+  }
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
   if (q.is_meta()) {
-    if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/false);
+    if (is_dense(q, options)) dense::imagine_scores(q, k, options, /*is_backward=*/false);
     return result;
   }
   const ActivityTimer timer(Activity::kAttention);
@@ -119,14 +153,17 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
   check_shape(kOp, "dout", dout, q.sizes());
   check_shape(kOp, "lse", forward.lse, {q.size(1), q.size(0)});
-  if (q.is_cuda()) {
-    return dense::biased_attention_backward(dout, q, k, v, bias, forward, options, wants_bias);
+  if (is_dense(q, options) && !q.is_meta()) {
+    return dense::biased_attention_backward(dout, q, k, v, bias, forward, options, wants_bias,
+                                            dense::most_scores(q, options.has_positions()));
   }
-  BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
-                             at::empty(v.sizes(), v.options()), at::Tensor()};
+  BiasedAttentionGradients g{
+      at::empty(q.sizes(), q.options()),    at::empty(k.sizes(), k.options()),
+      at::empty(v.sizes(), v.options()),    at::Tensor(),
+      gradient_like(options.key_positions), gradient_like(options.query_positions)};
   at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
-  if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/true);
-  if (wants_bias && !is_for_cuda(q)) {
+  if (is_dense(q, options)) dense::imagine_scores(q, k, options, /*is_backward=*/true);
+  if (wants_bias && !is_dense(q, options)) {
     const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
     parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
   }

@@ -1,5 +1,6 @@
 // Attention between the documents of two sequences (or of one), causal or not, with capped scores,
-// a bias by relative position and dropout of the probabilities: what T5 and Gemma 2 compute. Owns:
+// a bias by relative position, or vectors of positions, and dropout of the probabilities: what T5,
+// Gemma 2 and DeBERTa compute. Owns:
 // the check of the arguments and the choice of the device. Never: projections, the table of
 // buckets, caches.
 //
@@ -33,6 +34,12 @@ struct BiasedAttentionOptions {
   double dropout = 0;
   uint64_t dropout_key = 0;
   at::Tensor token_keys = {};  // int64 [Tq], with dropout
+  // Vectors of relative positions (He et al. 2021), [2 n + 1, Hq, D] of q's type, of the key at n +
+  // j - i - key_lead: a score has its query's product with the first and its key's with the second
+  // beside query times key, before the scale. Undefined: none. With as many heads of k as of q.
+  at::Tensor key_positions = {}, query_positions = {};
+
+  bool has_positions() const { return key_positions.defined() || query_positions.defined(); }
 };
 
 // `bias`: fp32 [Hq, 2 n + 1], added to the score of key j and query i at n + j - i - key_lead, n
@@ -42,8 +49,9 @@ AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const
                                  const at::Tensor& bias, const BiasedAttentionOptions& options);
 
 struct BiasedAttentionGradients {
-  at::Tensor dq, dk, dv;  // contiguous
-  at::Tensor dbias;       // fp32, of the bias; undefined unless `wants_bias`
+  at::Tensor dq, dk, dv;                        // contiguous
+  at::Tensor dbias;                             // fp32, of the bias; undefined unless `wants_bias`
+  at::Tensor dkey_positions, dquery_positions;  // fp32, of those that there are
 };
 
 BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const at::Tensor& q,

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "strata/libtorch/host_copies.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/ops/attention/attention_chunks.h"
 #include "strata/ops/attention/padded_documents.h"
+#include "strata/ops/attention/position_scores.h"
 #include "strata/ops/dropout.h"
 #include "strata/ops/dropout_keys.h"
 
@@ -16,12 +18,6 @@ namespace strata::ops::dense {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// [N, m, k] x [N, k, n] in fp32.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (a.is_cuda() && a.scalar_type() != at::kFloat) return at::bmm(a, b, at::kFloat);
-  return at::bmm(a.to(at::kFloat), b.to(at::kFloat));
-}
 
 // One chunk's part of the call. Shapes: D documents, H heads of q, L queries, S keys, C channels.
 class Part {
@@ -49,10 +45,10 @@ class Part {
             queries_.unpad(lse.squeeze(-1).transpose(1, 2)).t()};
   }
 
-  // dq of the chunk's tokens. Added to: `dk` and `dv` [tokens of all, Hkv, C], `dbias` [H, span]
-  // where it is defined.
+  // dq of the chunk's tokens. Added to: dk and dv [tokens of all, Hkv, C] of `sums`, and those of
+  // the bias [H, span] and of vectors of positions that are defined.
   at::Tensor backward(const at::Tensor& dout, const at::Tensor& out, const at::Tensor& lse,
-                      at::Tensor dk, at::Tensor dv, at::Tensor dbias) const {
+                      const BiasedAttentionGradients& sums) const {
     at::Tensor gradient = of_queries(dout);
     const at::Tensor of_out =
         (gradient.to(at::kFloat) * of_queries(out)).sum(-1).view({count(), heads_, -1, 1});
@@ -65,14 +61,14 @@ class Part {
     at::Tensor slopes;
     const at::Tensor shares = make_scores(&slopes).sub_(of_rows).exp_();
     const at::ScalarType type = q_.scalar_type();
-    add_of_keys(product(flat(dropped(shares)).to(type).transpose(1, 2), gradient), dv);
+    add_of_keys(product(flat(dropped(shares)).to(type).transpose(1, 2), gradient), sums.dv);
     at::Tensor dscores = dropped(split(product(gradient, v_.transpose(1, 2))));
     dscores = dscores.sub(of_out).mul_(shares);
-    if (dbias.defined()) add_bias_gradient(dscores.sum(0), dbias);
+    if (sums.dbias.defined()) add_bias_gradient(dscores.sum(0), sums.dbias);
     if (slopes.defined()) dscores.mul_(slopes);
     const at::Tensor rounded = flat(dscores).to(type);
-    add_of_keys(product(rounded.transpose(1, 2), q_).mul_(o_.scale), dk);
-    return tokens_of(product(rounded, k_).mul_(o_.scale), queries_).to(type);
+    add_of_keys(gradient_of_keys(rounded, sums), sums.dk);
+    return tokens_of(gradient_of_queries(rounded, sums), queries_).to(type);
   }
 
  private:
@@ -111,11 +107,55 @@ class Part {
   at::Tensor flat(const at::Tensor& scores) const { return scores.flatten(0, 1); }
 
   // Places of the bias: row i begins at first_place() + L - 1 - i.
-  int64_t first_place() const { return bias_.size(1) / 2 - chunk_.key_lead - chunk_.queries + 1; }
+  int64_t first_place() const { return first_distance(bias_.size(1)); }
+  // The place of the chunk's first distance in a table of so many.
+  int64_t first_distance(int64_t places) const {
+    return places / 2 - chunk_.key_lead - chunk_.queries + 1;
+  }
+
+  // The chunk's rows of a table by distances.
+  at::Tensor rows_of(const at::Tensor& table) const {
+    return table.narrow(0, first_distance(table.size(0)), chunk_.queries + chunk_.keys - 1);
+  }
+  PositionScores key_positions() const {
+    return {PositionSide::kQueries, shape(), q_, rows_of(o_.key_positions)};
+  }
+  PositionScores query_positions() const {
+    return {PositionSide::kKeys, shape(), k_, rows_of(o_.query_positions)};
+  }
+  PositionShape shape() const { return {count(), heads_, chunk_.queries, chunk_.keys}; }
+
+  // [D * H, L or S, C] of the gradients of scores, in the type of q; those of the tables are added.
+  at::Tensor gradient_of_keys(const at::Tensor& dscores,
+                              const BiasedAttentionGradients& sums) const {
+    at::Tensor dkeys = product(dscores.transpose(1, 2), q_);
+    if (o_.query_positions.defined()) {
+      dkeys.add_(
+          query_positions().backward(split(dscores), rows_of(sums.dquery_positions), o_.scale));
+    }
+    return dkeys.mul_(o_.scale);
+  }
+  at::Tensor gradient_of_queries(const at::Tensor& dscores,
+                                 const BiasedAttentionGradients& sums) const {
+    at::Tensor dqueries = product(dscores, k_);
+    if (o_.key_positions.defined()) {
+      dqueries.add_(
+          key_positions().backward(split(dscores), rows_of(sums.dkey_positions), o_.scale));
+    }
+    return dqueries.mul_(o_.scale);
+  }
+
+  // fp32 [D, H, L, S]: queries times keys, and what vectors of positions add, scaled.
+  at::Tensor make_products() const {
+    at::Tensor scores = split(product(q_, k_.transpose(1, 2)));
+    if (o_.key_positions.defined()) key_positions().add_to(scores);
+    if (o_.query_positions.defined()) query_positions().add_to(scores);
+    return scores.mul_(o_.scale);
+  }
 
   // fp32 [D, H, L, S]. `slopes`: their derivative where they are capped, if asked for.
   at::Tensor make_scores(at::Tensor* slopes = nullptr) const {
-    at::Tensor scores = split(product(q_, k_.transpose(1, 2)).mul_(o_.scale));
+    at::Tensor scores = make_products();
     if (o_.softcap > 0) {
       scores.div_(o_.softcap).tanh_();
       if (slopes != nullptr) *slopes = scores.square().neg_().add_(1);
@@ -174,6 +214,11 @@ class Part {
   const at::Tensor q_, k_, v_;  // padded, [D * H, L or S, C]
 };
 
+at::Tensor zeros_like_table(const at::Tensor& table) {
+  if (!table.defined()) return table;
+  return at::zeros(table.sizes(), table.options().dtype(at::kFloat));
+}
+
 // Gradients of keys are rounded once: sums of several chunks are kept in fp32.
 at::ScalarType type_of_sums(const at::Tensor& k, const std::vector<AttentionChunk>& chunks,
                             const BiasedAttentionOptions& options) {
@@ -204,22 +249,63 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   const at::NoGradGuard no_grad;
   const std::vector<AttentionChunk> chunks = attention_chunks(options, q.size(1), most_scores);
   std::vector<at::Tensor> dq;
-  const at::Tensor dk = at::zeros(k.sizes(), k.options().dtype(type_of_sums(k, chunks, options)));
-  const at::Tensor dv = dk.clone();
   BiasedAttentionGradients g;
+  g.dk = at::zeros(k.sizes(), k.options().dtype(type_of_sums(k, chunks, options)));
+  g.dv = g.dk.clone();
+  g.dkey_positions = zeros_like_table(options.key_positions);
+  g.dquery_positions = zeros_like_table(options.query_positions);
   if (wants_bias) g.dbias = at::zeros_like(bias);
   for (const AttentionChunk& chunk : chunks) {
     const Part part(q, k, v, bias, options, chunk);
-    dq.push_back(part.backward(dout, forward.out, forward.lse, dk, dv, g.dbias));
+    dq.push_back(part.backward(dout, forward.out, forward.lse, g));
   }
   g.dq = at::cat(dq, 0);
-  g.dk = dk.to(k.scalar_type());
-  g.dv = dv.to(v.scalar_type());
+  g.dk = g.dk.to(k.scalar_type());
+  g.dv = g.dv.to(v.scalar_type());
   return g;
 }
 
+int64_t most_scores(const at::Tensor& q, bool has_positions) {
+  if (!has_positions) return kMostScores;
+  return kMostScores / (is_for_cuda(q) ? 4 : 16);
+}
+
+namespace {
+
+// What stands beside vectors of positions: padded tokens, scores, products of all distances, and on
+// CPUs factors of 16 bits in fp32.
+void imagine_positions(const at::Tensor& q, const BiasedAttentionOptions& options,
+                       bool is_backward) {
+  const int64_t heads = q.size(1);
+  int64_t scores = 0, products = 0, tokens = 0;
+  for (const AttentionChunk& chunk : attention_chunks(options, heads, most_scores(q, true))) {
+    const int64_t longer = std::max(chunk.queries, chunk.keys);
+    const auto count = static_cast<int64_t>(chunk.offsets.size()) - 1;
+    scores = std::max(scores, chunk.num_scores(heads));
+    products = std::max(products, count * heads * longer * (chunk.queries + chunk.keys - 1));
+    tokens = std::max(tokens, count * heads * longer * q.size(2));
+  }
+  const auto fp32 = q.options().dtype(at::kFloat);
+  const bool is_rounded = q.scalar_type() != at::kFloat, widens = is_rounded && !is_for_cuda(q);
+  std::vector<at::Tensor> taken;
+  const auto take = [&](int64_t numel, const at::TensorOptions& type) {
+    taken.push_back(at::empty({numel}, type));
+  };
+  if (!is_backward) {
+    take(4 * tokens, q.options());
+    take(scores + std::max(products, scores), fp32);
+    if (widens) take(tokens, fp32);
+    return;
+  }
+  take(5 * tokens + products + (is_rounded ? scores : 0), q.options());
+  take(2 * tokens + 2 * scores + (widens ? products : 0), fp32);
+}
+
+}  // namespace
+
 void imagine_scores(const at::Tensor& q, const at::Tensor& k, const BiasedAttentionOptions& options,
                     bool is_backward) {
+  if (options.has_positions()) return imagine_positions(q, options, is_backward);
   const std::vector<AttentionChunk> chunks = attention_chunks(options, q.size(1), kMostScores);
   int64_t most = 0;
   for (const AttentionChunk& chunk : chunks) {

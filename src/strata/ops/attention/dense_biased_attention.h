@@ -1,5 +1,6 @@
-// Attention with a bias from libtorch's operations on padded documents: for devices without a
-// kernel of ours for it, GPUs. Owns: those steps. Never: checks; biased_attention.cpp has those.
+// Attention with a bias, or with vectors of positions, from libtorch's operations on padded
+// documents: where there is no kernel of ours for it. Owns: those steps. Never: checks;
+// biased_attention.cpp has those.
 //
 // Memory: the scores of as many documents, or of as many queries of one, as fit, in fp32, a few
 // times (ops/attention/attention_chunks.h). Scores are fp32 whatever the type of q; every sum has
@@ -10,8 +11,10 @@
 
 namespace strata::ops::dense {
 
-// Scores that exist at once: 256 MiB.
+// Scores that exist at once: 256 MiB; a quarter of it where products with vectors of positions
+// stand beside them, twice as many, and on CPUs a sixteenth.
 inline constexpr int64_t kMostScores = int64_t{64} << 20;
+int64_t most_scores(const at::Tensor& q, bool has_positions);
 
 // As the functions of the same names in biased_attention.h, on any device that holds data.
 AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

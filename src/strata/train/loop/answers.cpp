@@ -9,6 +9,7 @@
 #include "strata/base/error.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
+#include "strata/models/registry.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/batch_tensors.h"
@@ -47,6 +48,11 @@ std::vector<int32_t> eos_ids_of(const Trainee& trainee, const text::Tokenizer& t
   return ids;
 }
 
+// The reference gives all of them one score: the first is taken. -1: none.
+int64_t forced_token(const std::vector<int32_t>& ids) {
+  return ids.empty() ? -1 : *std::ranges::min_element(ids);
+}
+
 std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& tokenizer) {
   const std::string text = tokenizer.decode(ids);
   constexpr const char* kSpace = " \t\r\n";
@@ -73,9 +79,25 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                     generation.source, *generation.max_new_tokens);
 }
 
+// Before the first evaluation fails on it.
+static void require_answer_positions(const config::RunConfig& config,
+                                     const generate::GenerationConfig& file) {
+  const auto table = models::position_table(load_model_config(config.model, /*alone=*/true));
+  const int64_t most = max_answer_tokens(config, file);
+  if (!table || most <= table->num_positions) return;
+  throw ConfigError(
+      "{}: found answers of up to {}, expected at most {}, for which the model has positions ({}); "
+      "lower it",
+      file.max_new_tokens                  ? file.source + ": max_new_tokens"
+      : config.train.generation_max_length ? "generation_max_length"
+                                           : "max_target_length",
+      counted(most, "token"), table->num_positions, table->key);
+}
+
 std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return {};
   const generate::GenerationConfig file = load_generation_config(config.model);
+  require_answer_positions(config, file);
   std::vector<std::string> warnings;
   for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
   const auto warn = [&](const char* key, const std::string& value) {
@@ -121,7 +143,12 @@ std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch&
       trainee.executor->decode(next, context);
     }
     ++cache.length;
-    const at::Tensor chosen = logits.argmax(1).cpu();
+    const bool is_last = i + 1 == options.max_new_tokens;
+    const int64_t forced = is_last && options.forced_last >= 0 ? options.forced_last
+                           : i == 0                            ? options.forced_first
+                                                               : -1;
+    at::Tensor chosen = logits.argmax(1).cpu();
+    if (forced >= 0) chosen.fill_(forced);
     double num_open = 0;
     for (size_t d = 0; d < documents; ++d) {
       const auto id = static_cast<int32_t>(chosen.data_ptr<int64_t>()[d]);
@@ -149,7 +176,9 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
   const AnswerOptions options{max_answer_tokens(config, trainee.generation),
-                              eos_ids_of(trainee, tokenizer), is_asked_to_stop};
+                              eos_ids_of(trainee, tokenizer),
+                              forced_token(trainee.generation.forced_bos_ids),
+                              forced_token(trainee.generation.forced_eos_ids), is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {

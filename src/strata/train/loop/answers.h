@@ -22,12 +22,15 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                           const generate::GenerationConfig& generation);
 
 // What the base's files ask of generation that evaluations do not do, a line each; none where they
-// write no answers.
+// write no answers. ConfigError for answers of more tokens than the model has positions.
 std::vector<std::string> answer_warnings(const config::RunConfig& config);
 
 struct AnswerOptions {
   int64_t max_new_tokens;
   std::vector<int32_t> eos_ids = {};  // an answer ends with one of them
+  // The first token of each answer, and the last one of those that have all; -1: the likeliest.
+  int64_t forced_first = -1;
+  int64_t forced_last = -1;
   StopRequest is_asked_to_stop = {};
 };
 

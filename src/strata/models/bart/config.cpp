@@ -1,0 +1,84 @@
+#include "strata/models/bart/config.h"
+
+#include <string>
+#include <utility>
+
+#include "strata/base/error.h"
+#include "strata/models/config_reader.h"
+#include "strata/models/padding_id.h"
+#include "strata/models/plain_activation.h"
+
+namespace strata::models {
+namespace {
+
+BartStackConfig parse_stack(const ConfigReader& config, const std::string& name, int64_t d_model) {
+  BartStackConfig c;
+  c.layers = config.num_layers(name + "_layers", c.layers);
+  c.ffn_dim = config.positive_integer(name + "_ffn_dim", c.ffn_dim);
+  c.heads = config.positive_integer(name + "_attention_heads", c.heads);
+  if (d_model % c.heads != 0) {
+    throw FormatError(
+        "config.json: found d_model = {}, expected a multiple of {}_attention_heads = {}; fix the "
+        "file",
+        d_model, name, c.heads);
+  }
+  const double layerdrop = config.dropout_rate(name + "_layerdrop", 0.0);
+  if (layerdrop == 0) return c;
+  throw ConfigError(
+      "config.json: found {}_layerdrop = {}, expected 0, a model that passes every layer; set it "
+      "to 0",
+      name, layerdrop);
+}
+
+void require_generator(const ConfigReader& config) {
+  for (const auto& [key, expected] :
+       {std::pair{"is_encoder_decoder", true}, std::pair{"tie_word_embeddings", true},
+        std::pair{"is_decoder", false}}) {
+    if (config.boolean(key, expected) == expected) continue;
+    throw ConfigError(
+        "config.json: found {} {}, expected {}, encoder and decoder over one embedding; use a "
+        "checkpoint of BartForConditionalGeneration",
+        key, !expected, expected);
+  }
+}
+
+// The reference's initialisation looks for other families' key first; null means the default there.
+double parse_init_std(const ConfigReader& config, double fallback) {
+  const bool has_other = config.json().contains("initializer_range");
+  return config.positive_number(has_other ? "initializer_range" : "init_std", fallback);
+}
+
+int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size, int64_t fallback) {
+  const bool is_silent = !config.json().contains("decoder_start_token_id");
+  const auto id = is_silent ? fallback : config.optional_integer("decoder_start_token_id");
+  if (id && *id >= 0 && *id < vocab_size) return *id;
+  throw FormatError(
+      "config.json: found decoder_start_token_id = {}, expected a token of the vocabulary of {}, "
+      "from which the decoder starts; fix the file",
+      id ? std::to_string(*id) : "null", vocab_size);
+}
+
+}  // namespace
+
+BartConfig parse_bart_config(const Json& json) {
+  const ConfigReader config(json);
+  BartConfig c;
+  c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
+  c.d_model = config.positive_integer("d_model", c.d_model);
+  c.max_position_embeddings =
+      config.positive_integer("max_position_embeddings", c.max_position_embeddings);
+  c.encoder = parse_stack(config, "encoder", c.d_model);
+  c.decoder = parse_stack(config, "decoder", c.d_model);
+  c.activation = parse_activation(config, "activation_function", "gelu");
+  c.dropout = config.dropout_rate("dropout", c.dropout);
+  c.attention_dropout = config.dropout_rate("attention_dropout", c.attention_dropout);
+  c.activation_dropout = config.dropout_rate("activation_dropout", c.activation_dropout);
+  c.init_std = parse_init_std(config, c.init_std);
+  c.scale_embedding = config.boolean("scale_embedding", c.scale_embedding);
+  c.pad_token_id = parse_padding_id(config, c.vocab_size, c.pad_token_id);
+  c.decoder_start_token_id = parse_start_id(config, c.vocab_size, c.decoder_start_token_id);
+  require_generator(config);
+  return c;
+}
+
+}  // namespace strata::models
