@@ -244,10 +244,10 @@ std::optional<MemoryWatch> watch_memory(const config::RunConfig& config, const c
                                         at::Device device, int num_sharers,
                                         const RequestOf& request, std::vector<std::string>& notes) {
   if (mesh.world->rank() != 0) return std::nullopt;
+  const PlanRequest own = request(config);
   std::optional<MemoryWatch> watch;
-  watch.emplace(config, request(config), device);
-  const std::optional<std::string> hint =
-      recomputation_hint(config, device, num_sharers, request(config));
+  watch.emplace(config, own, device);
+  const std::optional<std::string> hint = recomputation_hint(config, device, num_sharers, own);
   if (hint) notes.push_back(*hint);
   return watch;
 }
