@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -14,8 +15,8 @@ import safetensors.torch
 
 import killing
 import preloaded
-from running import (base_flags, output_files, read_until, run_strata, run_strata_raw, start_strata,
-                     wait_for_step, words_of)
+from running import (PROGRAM, base_flags, environment, output_files, read_until, run_strata, run_strata_raw,
+                     start_strata, wait_for_step, words_of)
 
 
 @pytest.mark.parametrize("number,more", [
@@ -80,6 +81,56 @@ def test_a_request_to_stop_while_a_run_loads(inputs, tmp_path, ranks):
     assert "restart" not in text and "error" not in text
     del flags["dataset_name"]
     assert run_strata({**flags, "dataset_name": inputs.data("messages")}, ranks).state["global_step"] == 2
+
+
+def holds(pid, number):
+    """Whether the signal waits there."""
+    try:
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return int(re.search(r"SigBlk:\s*(\w+)", status).group(1), 16) >> (number - 1) & 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_request_to_stop_in_a_programs_first_moments(inputs, tmp_path, ranks):
+    """It waits from before the libraries' constructors on, as one to save (SIGUSR2) does."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2)
+    process = start_strata(flags, ranks, words=words_of)
+    while process.poll() is None and not holds(process.pid, signal.SIGUSR2):
+        time.sleep(0.0005)
+    process.send_signal(signal.SIGUSR1)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, text
+    assert "error" not in text
+
+
+def test_ranks_are_told_to_stop_as_they_begin(inputs, tmp_path):
+    """Before any code of theirs runs: the launcher holds for them what comes while it starts them."""
+    def is_rank(pid):
+        return b"sft" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]
+
+    flags = base_flags(inputs.model("odd"), inputs.data("messages"), tmp_path / "out", max_steps=2)
+    process = start_strata(flags, 2, words=words_of)
+    while process.poll() is None and len(pids := [*filter(is_rank, pids_of_ranks(process, 2))]) < 2:
+        time.sleep(0.0005)
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR1)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, text
+    assert "error" not in text and not list((tmp_path / "out").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("command", [["chat", "--model_name_or_path", "MODEL"], ["tokenize", "--model", "MODEL"]])
+def test_other_commands_answer_as_the_system_has_it(inputs, command):
+    """Nothing waits where nobody asks for it."""
+    words = [inputs.model("plain") if word == "MODEL" else word for word in command]
+    process = subprocess.Popen([PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment())
+    while process.poll() is None and not holds(process.pid, signal.SIGUSR1):
+        time.sleep(0.0005)
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGUSR1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from running import PROGRAM, base_flags, environment, flag_words
 from tiny_t5 import save_pairs, save_t5
@@ -63,6 +64,14 @@ def change_config(copies):
     file.write_text(json.dumps({**json.loads(file.read_text()), "rms_norm_eps": 1e-3}))
 
 
+def change_weights(copies):
+    """One value of one norm, where another training of the same model has others everywhere."""
+    file = copies / "1" / "model" / "model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][16] += 1
+    save_file(weights, file, metadata={"format": "pt"})
+
+
 def test_ranks_with_another_state_of_a_model_on_the_hub(inputs, tmp_path):
     """The branch moved between two downloads; weights that differ alone are seen nowhere else."""
     states = ["a" * 40, "b" * 40]
@@ -83,6 +92,7 @@ def test_ranks_with_another_state_of_a_model_on_the_hub(inputs, tmp_path):
     (swap_rows, "40 rows of training data with tokens .{16}", "40 rows of training data with tokens .{16}"),
     (drop_row_of_evaluation, "9 rows of evaluation data with tokens .{16}", "8 rows of evaluation data with tokens .{16}"),
     (change_config, "config.json of the model with content .{16}", "config.json of the model with content .{16}"),
+    (change_weights, "weights of the model with content .{16}", "weights of the model with content .{16}"),
 ])
 def test_ranks_with_other_files_are_named_before_training(copies, change, own, other):
     change(copies)
@@ -95,10 +105,19 @@ def test_ranks_with_other_files_are_named_before_training(copies, change, own, o
     assert not [name for name in os.listdir(copies / "out") if name != ".lock"]
 
 
-def test_machines_on_either_side_of_midnight_train(copies):
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object", "properties": {}}}}]
+
+
+@pytest.mark.parametrize("template", ["chat_template.jinja", "additional_chat_templates/tool_use.jinja"])
+def test_machines_on_either_side_of_midnight_train(copies, template):
     """Rows into which the template writes the date differ, and are still the same rows."""
     for rank in "01":
-        (copies / rank / "model" / "chat_template.jinja").write_text(DATED)
+        (copies / rank / "model" / template).parent.mkdir(exist_ok=True)
+        (copies / rank / "model" / template).write_text(DATED)
+        if "tool" in template:
+            file = copies / rank / "data" / "train.jsonl"
+            rows = [json.loads(line) for line in file.open()]
+            file.write_text("".join(json.dumps({**row, "tools": TOOLS}) + "\n" for row in rows))
     zones = f'TZ=$([ $RANK = 0 ] && echo "{ZONES[0]}" || echo "{ZONES[1]}")'
     result = start(copies, flags_of(copies, dataset_cache=False), before=zones)
     assert result.returncode == 0, result.stderr

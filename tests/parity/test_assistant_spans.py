@@ -286,6 +286,21 @@ def compare_pair(masks, name):
             assert other.endswith(mine) and lead.fullmatch(other.removesuffix(mine)), (chat, ours, theirs)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "glm4moe", "gptoss", "gemma3"])
+def test_training_templates_of_trl(masks, name):
+    """To the token, where somebody passes the file that TRL puts in the published one's place."""
+    training = (TRL / f"{name}_training.jinja").read_text()
+    rows, expected = [], []
+    for chat, messages in CHATS.items():
+        row = {"messages": messages, **({"tools": TOOLS} if "call" in chat else {})}
+        try:
+            expected.append(masks.theirs(training, row))
+            rows.append(row)
+        except (jinja2.TemplateError, TypeError):
+            continue  # which the template does not take
+    assert rows and masks.ours(training, rows) == expected
+
+
 def test_an_answer_in_pieces_is_refused(masks):
     published = (TRL / "diffusion_gemma.jinja").read_text()
     with pytest.raises(AssertionError, match=r"0.jsonl:1: found a chat template that shows answers of earlier turns otherwise"):

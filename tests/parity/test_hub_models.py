@@ -6,6 +6,7 @@ import pytest
 from hub_server import COMMIT, TAGGED, environment_of, fetched, strata
 from running import PROGRAM, flag_words
 from terminal import Terminal
+from tiny_t5 import save_t5
 
 
 def test_a_plan_needs_the_configuration_alone(model_hub, tmp_path):
@@ -19,6 +20,26 @@ def test_a_plan_needs_the_configuration_alone(model_hub, tmp_path):
     chat = strata(model_hub, tmp_path, "chat", "--prompt", "hi", "--max_new_tokens", 1, "--model_name_or_path", "org/model")
     assert "downloading model.safetensors: " in chat.stderr and "pytorch_model.bin" not in fetched(model_hub)
     assert fetched(model_hub).count("tokenizer.json") == 1
+
+
+def test_a_plan_of_answers_needs_what_bounds_them(hub, tmp_path):
+    """Answers of 900 tokens, as generation_config.json bounds them, are planned of a model that is not here yet."""
+    folder = save_t5(tmp_path / "model")
+    settings = folder / "generation_config.json"
+    settings.write_text(json.dumps({**json.loads(settings.read_text()), "max_new_tokens": 900}))
+    hub.model = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    words = ["plan", "seq2seq", "--predict_with_generate", "true", "--eval_strategy", "epoch", "--per_device_eval_batch_size", 64]
+
+    def planned(model, home):
+        plan = strata(hub, tmp_path / home, *words, "--model_name_or_path", model).stdout
+        return [line for line in plan.splitlines() if line.startswith(("parameters", "activations"))]
+
+    expected = planned(folder, "home")
+    for _ in range(2):
+        assert planned("org/model", "home") == expected
+        assert fetched(hub) == ["config.json", "generation_config.json"]
+    del hub.model["generation_config.json"]
+    assert planned("org/model", "other") != expected
 
 
 @pytest.mark.parametrize("how", ["cache_dir", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"])

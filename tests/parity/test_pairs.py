@@ -54,6 +54,7 @@ def test_texts_end_where_the_tokenizer_says(inputs, encoder, tmp_path):  # noqa:
     run = run_strata(flags, recipe="classify")
     compare(run.state["log_history"], classification_reference.log_history(flags))
     assert run.text.count("max_length: found 64, and the tokenizer's model_max_length is 9: rows end there") == 1
+    assert "| max_length | 9 |" in (run.folder / "README.md").read_text()
     whole = run_strata({**flags, "output_dir": tmp_path / "cut", "max_length": 9}, recipe="classify")
     assert run.losses == whole.losses and "model_max_length" not in whole.text
 

@@ -13,6 +13,9 @@ LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0, learning_r
             lora_target_modules=["q_proj", "v_proj", "down_proj"])
 CASES = {"full": dict(weight_decay=0.1), "lora": LORA, "tied": dict(model="tied", weight_decay=0.1),
          "own_head": dict(model="own-head", weight_decay=0.1),
+         "prompt": dict(use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=3, learning_rate=5e-2),
+         "prefix": dict(use_peft=True, peft_type="PREFIX_TUNING", num_virtual_tokens=2, learning_rate=5e-2,
+                        gradient_checkpointing=False),
          "own_head_lora": dict(LORA, model="own-head", lora_modules_to_save=["lm_head"])}
 
 
@@ -24,8 +27,8 @@ def train_reference(flags, folder):
                 if k not in trl_reference.OWN_FLAGS | {"save_steps", "max_steps"}}
     args = trl.SFTConfig(output_dir=folder, use_cpu=True, report_to="none", disable_tqdm=True,
                          save_strategy="steps", save_steps=3, max_steps=6, **settings)
-    lora = None
-    if flags.get("use_peft"):
+    lora = trl_reference.adapter_config(peft, flags) if "peft_type" in flags else None
+    if flags.get("use_peft") and not lora:
         lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=16, lora_dropout=0.0,
                                target_modules=flags["lora_target_modules"],
                                modules_to_save=flags.get("lora_modules_to_save"))

@@ -345,6 +345,7 @@ def test_tokens_of_another_tokenizer(inputs, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(inputs.model("llama2"))
     torch.manual_seed(SEED)
     model, tokenizer, _ = clone_chat_template(model, tokenizer, source)
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # as SFTTrainer
     run_strata(flags(inputs.model("llama2"), inputs.data("messages"), tmp_path / "out",
                      chat_template_format=None, chat_template_path=source), world=2)
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)

@@ -53,11 +53,13 @@ bool is_own(const Descriptor& file) {
 
 // Whether other machines may have mounted what it lies on, whose locks this one need not see.
 bool may_be_shared(const Descriptor& file) {
-  // As in linux/magic.h, and those of Lustre, GPFS, BeeGFS, VirtualBox and VMware.
-  constexpr std::array<uint32_t, 17> kShared = {
+  // As in linux/magic.h, and, as coreutils' stat knows them, those of Lustre, GPFS, BeeGFS,
+  // VirtualBox, VMware, PanFS, StorNext, ACFS, Ibrix, VxFS and Parallels.
+  constexpr std::array<uint32_t, 23> kShared = {
       0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x65735546, 0x01021997,
       0x00C36400, 0x5346414F, 0x6B414653, 0x73757245, 0x7461636F, 0x01161970,
-      0x0BD00BD0, 0x47504653, 0x19830326, 0x786F4256, 0xBACBACBC};
+      0x0BD00BD0, 0x47504653, 0x19830326, 0x786F4256, 0xBACBACBC, 0xAAD7AAEA,
+      0xBEEFDEAD, 0x61636673, 0x013111A8, 0xA501FCF5, 0x7C7C6673};
   struct statfs found {};
   return ::fstatfs(file.get(), &found) != 0 ||
          std::ranges::find(kShared, static_cast<uint32_t>(found.f_type)) != kShared.end();

@@ -23,6 +23,7 @@
 #include "strata/base/error.h"
 #include "strata/base/file.h"
 #include "strata/base/save_request.h"
+#include "strata/base/stop_request.h"
 #include "strata/base/text_distance.h"
 #include "strata/base/visible_text.h"
 #include "strata/cli/bus_error.h"
@@ -152,7 +153,15 @@ std::string advice_for(const std::string& word) {
   return found == kAdvice.end() ? "" : found->second;
 }
 
+// Those that answer a request to stop themselves (early_stop.h).
+bool starts_a_run(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) return false;
+  return arguments[0].starts_with("--") || arguments[0] == "launch" ||
+         config::is_recipe_command(arguments[0]);
+}
+
 int dispatch(const std::vector<std::string>& arguments) {
+  if (!starts_a_run(arguments)) release_stop_requests();
   if (arguments.size() == 2 && arguments[0] == "help") return dispatch({arguments[1], "--help"});
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" ||
       arguments[0] == "help") {
@@ -200,6 +209,7 @@ int run(int argc, char** argv) {
   fill_standard_streams();
   // A launcher passes on what comes before its ranks are there, or between two starts of them.
   hold_save_requests();
+  hold_stop_requests();
   name_file_of_bus_error(rank_label());
   ::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is an error with its name
   try {

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "strata/base/stop_request.h"
 #include "strata/launch/environment.h"
 #include "strata/train/loop/stop_signals.h"
 
@@ -31,6 +32,7 @@ void end_on_early_request(const char* message) {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGUSR1, &action, nullptr);
+  release_stop_requests();
 }
 
 }  // namespace strata::cli

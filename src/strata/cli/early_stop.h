@@ -7,7 +7,8 @@
 namespace strata::cli {
 
 // From here on it ends the process at once with launch::kStoppedExitCode, as it does a run that
-// trains: nothing is lost, and whoever asked starts it again. Once training has begun, where it
+// trains: nothing is lost, and whoever asked starts it again. So does one that waits since the
+// program's start (base/stop_request.h). Once training has begun, where it
 // finds this again, it does nothing: the run is at its end. `message`: what is said then on
 // standard error, of static storage; null: nothing.
 void end_on_early_request(const char* message);

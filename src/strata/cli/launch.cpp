@@ -13,6 +13,7 @@
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
 #include "strata/base/near_path.h"
+#include "strata/base/stop_request.h"
 #include "strata/checkpoint/folders.h"
 #include "strata/cli/command.h"
 #include "strata/cli/early_stop.h"
@@ -245,7 +246,11 @@ int run_launch(const std::vector<std::string>& arguments) {
   if (!own_program && wants_help(line.arguments)) {
     return run_recipe(config::recipe_named(command_of_recipe(recipe)), {"--help"});
   }
-  if (!own_program) end_on_early_request(kStoppedWithoutRanks);
+  if (own_program) {
+    release_stop_requests();
+  } else {
+    end_on_early_request(kStoppedWithoutRanks);
+  }
   config::Sources sources = sources_of(line, recipe);
   const config::Settings settings = settle_settings(sources);
   launch::LaunchPlan plan = settle_plan(line, recipe, settings, start_time);

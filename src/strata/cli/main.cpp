@@ -5,6 +5,7 @@
 
 #include "strata/base/sanitized.h"
 #include "strata/base/save_request.h"
+#include "strata/base/stop_request.h"
 #include "strata/cli/command.h"
 #include "strata/libtorch/cuda_build.h"
 
@@ -16,10 +17,14 @@ namespace {
 bool takes_globals_down(int) { return true; }
 #else
 bool takes_globals_down(int exit_code) { return strata::kHasCuda && exit_code == 0; }
-// Ahead of the libraries' constructors, which take most of the program's start: a request to save
-// that comes meanwhile must not end a run. A sanitizer has to be there before any code of ours.
-[[gnu::used,
-  gnu::section(".preinit_array")]] void (*const hold_first)() = strata::hold_save_requests;
+void hold_requests() {
+  strata::hold_save_requests();
+  strata::hold_stop_requests();
+}
+// Ahead of the libraries' constructors, which take most of the program's start: a request that
+// comes meanwhile, to save or to stop, must not kill a run. A sanitizer has to be there before any
+// code of ours.
+[[gnu::used, gnu::section(".preinit_array")]] void (*const hold_first)() = hold_requests;
 #endif
 
 }  // namespace

@@ -54,7 +54,9 @@ std::string take_recipe(std::vector<std::string>& words) {
   }
   if (found == words.end()) return "";
   const std::string program = *found;
-  words.erase(is_module ? module : found, found + 1);
+  auto first = is_module ? module : found;
+  if (first != words.begin() && *std::prev(first) == "--") --first;  // before a program's name
+  words.erase(first, found + 1);
   return recipe_of(program, is_module);
 }
 

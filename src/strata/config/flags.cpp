@@ -21,6 +21,13 @@ bool starts_flag(const std::string& token) {
   return token[1] == '-' || std::isalpha(static_cast<unsigned char>(token[1]));
 }
 
+// As for argparse, which torchrun and accelerate read their lines with: behind it no flag follows.
+constexpr std::string_view kProgramFollows = "--";
+
+bool starts_launch_flag(const std::string& token) {
+  return starts_flag(token) && token != kProgramFollows;
+}
+
 bool is_run_setting(const Setting& setting) { return setting.scope != Scope::kLaunch; }
 bool is_launch_setting(const Setting& setting) { return setting.scope != Scope::kRun; }
 
@@ -289,11 +296,12 @@ LaunchLine parse_launch_line(std::span<const std::string> arguments, std::string
   FlagParser parser(arguments, FlagSet::kLaunch, command);
   LaunchLine line;
   size_t i = 0;
-  while (i < arguments.size() && starts_flag(arguments[i])) i += parser.read(i);
+  while (i < arguments.size() && starts_launch_flag(arguments[i])) i += parser.read(i);
   ParsedFlags parsed = parser.take();
   line.given = std::move(parsed.given);
   line.warnings = std::move(parsed.warnings);
   line.flags.assign(arguments.begin(), arguments.begin() + i);
+  if (i < arguments.size() && arguments[i] == kProgramFollows) ++i;
   if (i < arguments.size()) line.program = arguments[i++];
   line.arguments.assign(arguments.begin() + i, arguments.end());
   return line;
@@ -305,7 +313,7 @@ OwnFlags take_own_flags(std::span<const Setting> table, std::string_view command
   const FlagParser launch(arguments, FlagSet::kLaunch, command);
   OwnFlags result;
   size_t i = 0;
-  while (i < arguments.size() && starts_flag(arguments[i])) {
+  while (i < arguments.size() && starts_launch_flag(arguments[i])) {
     const std::string& word = arguments[i];
     const std::string name =
         word.starts_with("--") ? normalized_name(word.substr(2, word.find('=') - 2)) : "";
@@ -335,7 +343,7 @@ std::vector<std::string> without_flags(std::span<const std::string> arguments,
     kept = {"--config", arguments[0]};
     i = 1;
   }
-  while (i < arguments.size() && starts_flag(arguments[i])) {
+  while (i < arguments.size() && starts_launch_flag(arguments[i])) {
     const ParsedFlag parsed = parser.parse(i);
     if (std::ranges::find(names, parsed.given.setting->name) == names.end()) {
       kept.insert(kept.end(), arguments.begin() + i, arguments.begin() + i + parsed.used);

@@ -52,10 +52,11 @@ SplitFlags split_command_flags(std::span<const Setting> table, std::string_view 
                                std::span<const std::string> arguments);
 
 struct LaunchLine {
-  std::vector<std::string> flags;      // as written, before the program's name
-  std::vector<Given> given;            // the same, read (rank kLaunchFlag)
-  std::vector<std::string> warnings;   // of values that a later one replaced
-  std::string program;                 // sft, train.py, ...; empty when none was named
+  std::vector<std::string> flags;     // as written, before the program's name
+  std::vector<Given> given;           // the same, read (rank kLaunchFlag)
+  std::vector<std::string> warnings;  // of values that a later one replaced
+  // sft, train.py, ..., also behind "--"; empty when none was named.
+  std::string program;
   std::vector<std::string> arguments;  // everything after it
 };
 

@@ -81,7 +81,7 @@ class Reader {
 SgdArgs parse_sgd_args(const std::string& text, const std::string& subject) {
   std::string plain = text;
   std::erase(plain, ' ');
-  if (plain.empty() || plain == "none") return {};
+  if (plain.empty() || plain == "none" || plain == "None") return {};
   return Reader(subject).read(plain);
 }
 
@@ -91,6 +91,14 @@ std::string sgd_args_text(const SgdArgs& args) {
   if (args.dampening != 0) text += ",dampening=" + python_float_repr(args.dampening);
   if (args.nesterov) text += ",nesterov=true";
   return text;
+}
+
+std::string normal_optim_args(const std::string& text) {
+  try {
+    return sgd_args_text(parse_sgd_args(text, ""));
+  } catch (const ConfigError&) {
+    return text;
+  }
 }
 
 }  // namespace strata::config

@@ -19,4 +19,7 @@ SgdArgs parse_sgd_args(const std::string& text, const std::string& subject);
 // The text that parse_sgd_args() reads; empty without momentum.
 std::string sgd_args_text(const SgdArgs& args);
 
+// The same for all texts that mean the same; one that cannot be read stays as it is.
+std::string normal_optim_args(const std::string& text);
+
 }  // namespace strata::config

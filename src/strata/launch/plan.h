@@ -33,8 +33,9 @@ struct LaunchPlan {
   int max_restarts = 0;
   int attempt = 0;  // how often the ranks have been started before
   // The ranks are runs of a recipe, not a program of the user's own. They begin as
-  // hold_save_requests() leaves a program, so that a request cannot come too early, and end with 0
-  // only when their run is at its end, with kStoppedExitCode when they were told to stop before.
+  // hold_save_requests() and hold_stop_requests() leave a program, so that a request cannot come
+  // too early, and end with 0 only when their run is at its end, with kStoppedExitCode when they
+  // were told to stop before.
   bool runs_recipe = false;
 };
 

@@ -64,7 +64,7 @@ struct ChildSetup {
   pid_t parent;
   std::span<const int> kept = {};  // descriptors that stay open
   const cpu_set_t* cores = nullptr;
-  bool holds_save_requests = false;
+  bool holds_requests = false;  // to save and to stop, until the rank asks for them
 };
 
 // Between fork and exec: only async-signal-safe calls.
@@ -74,7 +74,10 @@ struct ChildSetup {
   if (::getppid() != setup.parent) ::_exit(1);  // it died before the request
   sigset_t blocked;
   ::sigemptyset(&blocked);
-  if (setup.holds_save_requests) ::sigaddset(&blocked, SIGUSR2);
+  if (setup.holds_requests) {
+    ::sigaddset(&blocked, SIGUSR1);
+    ::sigaddset(&blocked, SIGUSR2);
+  }
   ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   // As a background process group it may still write to a terminal that forbids this (tostop).
   ::signal(SIGTTOU, SIG_IGN);
@@ -202,7 +205,7 @@ Worker start_worker(const LaunchPlan& plan, int local_rank, const Streams& strea
       outputs.err_target,       failure.theirs.get(),        ::getpid()};
   const std::vector<int> kept = descriptors_for(plan, worker);
   setup.kept = kept;
-  setup.holds_save_requests = plan.runs_recipe;
+  setup.holds_requests = plan.runs_recipe;
   cpu_set_t cores;
   if (!plan.cores.empty()) {
     cores = set_of(plan.cores[static_cast<size_t>(local_rank)]);

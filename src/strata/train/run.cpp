@@ -260,10 +260,11 @@ void take_labels(config::RunConfig& config, const comm::Mesh& mesh, const Datase
 // Rank 0's; nothing on others.
 std::optional<MemoryWatch> watch_memory(const Planning& plan) {
   if (plan.mesh.world->rank() != 0) return std::nullopt;
+  const PlanRequest own = plan.request(plan.config);
   std::optional<MemoryWatch> watch;
-  watch.emplace(plan.config, plan.request(plan.config), plan.device);
+  watch.emplace(plan.config, own, plan.device);
   const std::optional<std::string> hint =
-      recomputation_hint(plan.config, plan.device, plan.num_sharers, plan.request(plan.config));
+      recomputation_hint(plan.config, plan.device, plan.num_sharers, own);
   if (hint) plan.notes.push_back(*hint);
   return watch;
 }

@@ -1,6 +1,5 @@
 #include "strata/train/same_inputs.h"
 
-#include <ctime>
 #include <filesystem>
 #include <string_view>
 
@@ -8,9 +7,11 @@
 #include <fmt/ranges.h>
 
 #include "strata/base/counted.h"
+#include "strata/base/error.h"
 #include "strata/base/xxh3.h"
 #include "strata/hf/hub/model.h"
-#include "strata/text/templates/template_marks.h"
+#include "strata/hf/model_folder.h"
+#include "strata/hf/weights_fingerprint.h"
 #include "strata/train/loop/answers.h"
 #include "strata/train/setup/hub_place.h"
 #include "strata/train/setup/model_config.h"
@@ -40,6 +41,32 @@ std::string config_line(Json model_config) {
   return fmt::format("config.json of the model with content {}\n", hash.text_64());
 }
 
+// Copies of a folder may hold another training of the same model. What cannot be read is an error
+// where it is loaded; a rank alone that cannot is told apart here.
+std::string weights_line(const std::string& what, const std::filesystem::path& folder) {
+  try {
+    const hf::ModelFolder files(folder);
+    return fmt::format("weights of the {} with content {}\n", what, hf::weights_fingerprint(files));
+  } catch (const Error& error) {
+    const std::string cause = error.what();
+    return fmt::format("no weights of the {}: {}\n", what, cause.substr(0, cause.find('\n')));
+  }
+}
+
+// Of what every rank reads for itself and no name of a state tells.
+std::string weights_lines(const config::RunConfig& config, bool has_state) {
+  if (config.shard.cpu_ram_efficient_loading) return "";
+  const config::ModelConfig& model = config.model;
+  std::string lines;
+  if (!has_state && !model.model_name_or_path.empty()) {
+    lines += weights_line("model", model.model_name_or_path);
+  }
+  if (std::filesystem::is_directory(model.adapter_name_or_path)) {
+    lines += weights_line("adapter", model.adapter_name_or_path);
+  }
+  return lines;
+}
+
 // How often a rank decodes depends on them, and with it what ranks exchange.
 std::string answers_line(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return "";
@@ -56,13 +83,15 @@ std::string answers_line(const config::RunConfig& config) {
 }  // namespace
 
 std::string inputs_text(const config::RunConfig& config, const Datasets& sets) {
-  const bool has_date = !text::dates_of(sets.chat_template_source, std::time(nullptr)).empty();
+  // Also in the template that stands in for it where rows have tools.
+  const bool has_date = sets.chat_template && sets.chat_template->mentions("strftime_now");
   std::string text = rows_line("training", sets.train, has_date);
   for (const data::TokenStore* set : sets.evaluations()) {
     text += rows_line("evaluation", *set, has_date);
   }
-  return text + snapshot_line(config.model) + config_line(load_model_config(config.model)) +
-         answers_line(config);
+  const std::string state = snapshot_line(config.model);
+  return text + state + config_line(load_model_config(config.model)) +
+         weights_lines(config, !state.empty()) + answers_line(config);
 }
 
 }  // namespace strata::train

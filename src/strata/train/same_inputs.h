@@ -9,10 +9,11 @@
 
 namespace strata::train {
 
-// A line for each set of rows, for the state of a model on the Hub and for config.json: of ranks
-// whose texts differ one has other files than another, as where each machine has a copy of its own.
-// Rows whose template writes the date are compared by their number: two machines may be on either
-// side of midnight.
+// A line for each set of rows, for the state of a model on the Hub, for config.json and for the
+// weights of a model or adapter in a folder (hf/weights_fingerprint.h): of ranks whose texts differ
+// one has other files than another, as where each machine has a copy of its own. Rows whose
+// template writes the date are compared by their number: two machines may be on either side of
+// midnight.
 std::string inputs_text(const config::RunConfig& config, const Datasets& sets);
 
 }  // namespace strata::train

@@ -352,6 +352,12 @@ TEST(LaunchLine, SplitsAtTheProgramsName) {
   EXPECT_EQ(line.program, "train.py");
   EXPECT_THAT(line.flags, ElementsAre("--num_processes", "2", "--cpu"));
   EXPECT_THAT(line.arguments, ElementsAre("--learning_rate", "1"));
+  // As argparse, which torchrun and accelerate read their lines with.
+  const LaunchLine apart = parse_launch_line(
+      Flags{"--num_processes", "2", "--cpu", "--", "train.py", "--learning_rate", "1"});
+  EXPECT_EQ(apart.program, "train.py");
+  EXPECT_EQ(apart.flags, line.flags);
+  EXPECT_EQ(apart.arguments, line.arguments);
   EXPECT_THAT(error_of(Sources{.launch_flags = {"--learning_rate", "1"}}),
               HasSubstr("found a flag of the recipe before its name"));
   EXPECT_THAT(error_of(Sources{.launch_flags = {"--num_proceses", "1"}}),

@@ -24,5 +24,23 @@ TEST(ResumeLines, TellOfSettingsThatShapeWhatIsLearntAlone) {
       ElementsAre(StartsWith("resuming from"), HasSubstr("router_aux_loss_coef 0.02 (was none)")));
 }
 
+TEST(ResumeLines, SayNothingOfWhatIsWrittenOtherwiseAlone) {
+  const strata::testing::TemporaryFolder folder;
+  const auto lines = [&](const char* before, const char* now) {
+    folder.put("settings.json", before);
+    return resume_lines(folder.path(), 3, 9, now);
+  };
+  EXPECT_THAT(lines(R"({"optim_args": "momentum=0.9, nesterov=True", "alpha_pattern": "",
+                        "lr_scheduler_kwargs": "{\"num_cycles\": 2}"})",
+                    R"({"optim_args": "nesterov=true,momentum=.90", "alpha_pattern": "{}",
+                        "lr_scheduler_kwargs": "{\"num_cycles\":2}"})"),
+              ElementsAre(StartsWith("resuming from")));
+  EXPECT_THAT(lines(R"({"optim_args": "None"})", R"({"optim_args": ""})"),
+              ElementsAre(StartsWith("resuming from")));
+  EXPECT_THAT(lines(R"({"optim_args": "momentum=0.9"})", R"({"optim_args": "momentum=0.8"})"),
+              ElementsAre(StartsWith("resuming from"),
+                          HasSubstr("optim_args momentum=0.8 (was momentum=0.9)")));
+}
+
 }  // namespace
 }  // namespace strata::train

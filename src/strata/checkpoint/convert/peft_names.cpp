@@ -58,6 +58,18 @@ void drop_adapter_name(Path& path, size_t branch) {
   if (num_behind == (contains(kLayers, path[branch]) ? size_t{2} : size_t{1})) path.erase(behind);
 }
 
+const std::string kPromptInRun = std::string(hf::kAdapterKeyPrefix) + hf::kPromptKey;
+const std::string kEncoderInRun = std::string(hf::kAdapterKeyPrefix) + hf::kPromptEncoder;
+
+// What PEFT trains of a prompt: an embedding in a module of the adapter's name, with the layers of
+// a projection behind it. Nothing for other names.
+std::string encoder_name_in_run(const std::string& name) {
+  if (!name.starts_with(hf::kPromptEncoder)) return "";
+  const size_t adapter = std::string_view(hf::kPromptEncoder).size();
+  const size_t behind = name.find('.', adapter);
+  return behind == std::string::npos ? "" : kEncoderInRun + name.substr(behind + 1);
+}
+
 bool begins_with_prefix(const std::string& name) { return name.starts_with(hf::kAdapterKeyPrefix); }
 
 std::string without_prefix(const std::string& name) {
@@ -116,6 +128,8 @@ size_t saved_parts(const SavedState& state, const Path& path) {
 }  // namespace
 
 std::string name_in_run(const std::string& name) {
+  if (name == hf::kPromptKey) return kPromptInRun;
+  if (const std::string encoder = encoder_name_in_run(name); !encoder.empty()) return encoder;
   if (!name.starts_with("base_model.")) return name;
   Path path = path_of(name);
   if (const size_t branch = branch_in(path); branch < path.size()) {
@@ -136,6 +150,16 @@ std::string name_in_run(const std::string& name) {
   return is_of_base && path.back() != hf::kPromptKey ? without_prefix(text_of(path)) : name;
 }
 
+void name_prompts_in_run(std::vector<SavedTensor>& tensors) {
+  const bool has_projection = std::ranges::any_of(tensors, [](const SavedTensor& tensor) {
+    return tensor.weight.starts_with(kEncoderInRun + "transform.");
+  });
+  if (has_projection) return;
+  for (SavedTensor& tensor : tensors) {
+    if (tensor.weight == kEncoderInRun + "embedding.weight") tensor.weight = kPromptInRun;
+  }
+}
+
 std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
   if (tensor.weight.ends_with(hf::kPromptKey)) return hf::kPromptKey;
   if (!state.is_adapter() || begins_with_prefix(tensor.weight)) return tensor.weight;
@@ -143,7 +167,10 @@ std::string name_in_file(const SavedState& state, const SavedTensor& tensor) {
 }
 
 std::string name_in_optimizer(const SavedState& state, const std::string& weight) {
-  if (!state.is_adapter() || weight.ends_with(hf::kPromptKey)) return weight;
+  if (!state.is_adapter()) return weight;
+  const std::string encoder = fmt::format("{}{}.", hf::kPromptEncoder, kAdapter);
+  if (weight.ends_with(hf::kPromptKey)) return encoder + "embedding.weight";
+  if (weight.starts_with(kEncoderInRun)) return encoder + weight.substr(kEncoderInRun.size());
   Path path = path_of(weight);
   if (!begins_with_prefix(weight)) {
     const size_t count = saved_parts(state, path);

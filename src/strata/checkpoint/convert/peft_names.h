@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "strata/checkpoint/convert/saved_state.h"
 
@@ -12,6 +13,9 @@ namespace strata::checkpoint {
 // PEFT's name of either kind as a run of ours has it: without the adapter's name, and that of a
 // module saved whole, or of a bias, as the base's.
 std::string name_in_run(const std::string& name);
+
+// Without a projection the embedding of PEFT's module is the prompt itself.
+void name_prompts_in_run(std::vector<SavedTensor>& tensors);
 
 // A weight in PEFT's file, or in that of a whole model.
 std::string name_in_file(const SavedState& state, const SavedTensor& tensor);

@@ -87,6 +87,7 @@ class CountingState : public SavedState {
     if (fs::exists(adapter_config)) facts_.adapter_config = read_json_file(adapter_config);
     if (is_adapter()) {
       for (SavedTensor& tensor : tensors_) tensor.weight = name_in_run(tensor.weight);
+      name_prompts_in_run(tensors_);
     }
     order_ = arrange();
   }

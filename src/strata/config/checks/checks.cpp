@@ -20,7 +20,6 @@
 #include "strata/config/device_ids.h"
 #include "strata/config/field_text.h"
 #include "strata/config/optim_args.h"
-#include "strata/config/recipes.h"
 
 namespace strata::config {
 namespace {
@@ -91,7 +90,7 @@ class CommonRules : Rules {
     const std::string& args = config_.optim.optim_args;
     if (name == "sgd") {
       (void)parse_sgd_args(args, source("optim_args"));
-    } else if (!args.empty() && args != "none") {
+    } else if (!args.empty() && args != "none" && args != "None") {
       throw ConfigError("{}: found \"{}\" with optim {}, expected optim sgd; remove it",
                         source("optim_args"), args, name);
     }
@@ -182,10 +181,6 @@ class CommonRules : Rules {
           "{}: found an evaluation without a test split in splits ({}), expected "
           "two names; write splits as train,test or set eval_strategy no",
           source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
-    }
-    // A text is judged by its last token that is none of padding.
-    if (!recipe_of(config_).judges_documents()) {
-      warn_without_effect("pad_token", "rows are not padded");
     }
     if (data.chat_template_format != "none" && !data.chat_template_path.empty()) {
       throw ConfigError("{}: found {} beside {} {}, expected one template; remove one",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "strata/base/error.h"
+#include "strata/config/normal_text.h"
 
 namespace strata::config {
 
@@ -15,7 +16,8 @@ void take_value(const DsEntry& entry, const std::string& name, const std::string
   const Given given = make_given(name, text, {Rank::kFile, entry.source()});
   const Given* known = merge.find(name);
   if (known && known->origin.rank >= Rank::kEnvironment &&
-      canonical_text(*known) != canonical_text(given)) {
+      normal_text(*known->setting, canonical_text(*known)) !=
+          normal_text(*given.setting, canonical_text(given))) {
     const std::string other = canonical_text(*known), &source = known->origin.source;
     const bool is_named = source.find(name) != std::string::npos;
     const bool may_be_auto = entry.key != nullptr && !entry.key->automatic.empty();

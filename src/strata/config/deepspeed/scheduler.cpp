@@ -128,12 +128,24 @@ void require_same_warmup(const DsEntry& params, const Merge& merge) {
   throw_different(params, name, value, *given);
 }
 
+// Whatever the order of keys.
+bool is_same(const Json& one, const Json& other) {
+  return nlohmann::json(one) == nlohmann::json(other);
+}
+
+// DeepSpeed switches the cycle of momentum off where the update rule has no betas.
+Json without_momentum(Json kwargs, bool is_off) {
+  if (is_off) kwargs["cycle_momentum"] = false;
+  return kwargs;
+}
+
 // A flag with a schedule's own settings would take the place of the file's; one without any, which
 // is how transformers writes its default, says nothing.
-void take_kwargs(const DsEntry& params, Merge& merge) {
-  const Given own = make_given("lr_scheduler_kwargs",
-                               dump_python(params.value, /*indent=*/-1, /*sort_keys=*/false),
-                               {Rank::kFile, params.source()});
+void take_kwargs(const DsEntry& params, bool has_no_momentum, Merge& merge) {
+  const Json settled = without_momentum(params.value, has_no_momentum);
+  const Given own =
+      make_given("lr_scheduler_kwargs", dump_python(settled, /*indent=*/-1, /*sort_keys=*/false),
+                 {Rank::kFile, params.source()});
   const Given* given = merge.find("lr_scheduler_kwargs");
   const std::string text = given ? canonical_text(*given) : "";
   Json known = Json::object();
@@ -143,7 +155,10 @@ void take_kwargs(const DsEntry& params, Merge& merge) {
     throw ConfigError(error.what());
   }
   if (known == Json::object()) return merge.put(own);
-  if (given->origin.rank < Rank::kEnvironment || known == params.value) return merge.add(own);
+  if (given->origin.rank < Rank::kEnvironment) return merge.add(own);
+  if (known.is_object() && is_same(without_momentum(known, has_no_momentum), settled)) {
+    return merge.put(own);
+  }
   throw ConfigError("{}: found {} beside {} {}, expected one of them; remove one", params.source(),
                     params.value.dump(), given->origin.source, text);
 }
@@ -187,13 +202,8 @@ void translate_scheduler(const DsFile& file, Merge& merge) {
   require_same_warmup(given, merge);
   require_same(given, "total_num_steps", merge, "max_steps");
   merge.add(make_given("lr_scheduler_type", name, {Rank::kFile, type->source()}));
-  DsEntry settled = given;
-  // DeepSpeed switches it off where the update rule has no betas.
   const std::string rule = merge.text("optim");
-  if (name == "OneCycle" && (rule == "sgd" || rule == "adafactor")) {
-    settled.value["cycle_momentum"] = false;
-  }
-  take_kwargs(settled, merge);
+  take_kwargs(given, name == "OneCycle" && (rule == "sgd" || rule == "adafactor"), merge);
 }
 
 }  // namespace strata::config

@@ -1,4 +1,5 @@
 // Records of the settings of adapters and of a base in codes.
+#include "strata/config/normal_text.h"
 #include "strata/config/settings/table.h"
 
 namespace strata::config {
@@ -222,11 +223,13 @@ std::vector<Setting> lora_settings() {
        {.name = "rank_pattern",
         .field = STRATA_FIELD(lora.rank_pattern),
         .resume = Resume::kBoth,
+        .normal = normal_json,
         .help = "JSON object: another rank for modules whose path's end matches the key",
         .peer = "LoraConfig"},
        {.name = "alpha_pattern",
         .field = STRATA_FIELD(lora.alpha_pattern),
         .resume = Resume::kBoth,
+        .normal = normal_json,
         .help = "JSON object: another alpha for modules whose path's end matches the key",
         .peer = "LoraConfig"},
        {.name = "exclude_modules",

@@ -103,6 +103,9 @@ struct Setting {
   // which its questionnaire fills with defaults, the listed ones cause no warning.
   std::vector<std::string_view> harmless = {};
   bool is_path = false;  // a leading ~ is the home folder
+  // Of a text with a grammar of its own: what two that mean the same have in common
+  // (normal_text.h); null: they are the same to the letter.
+  std::string (*normal)(const std::string& text) = nullptr;
   // The meaning; for an unbound setting why it has no effect, or what to do instead.
   std::string_view help = {};
   std::string_view peer = {};

@@ -1,4 +1,6 @@
 // Records of the supported settings of optimizer and training loop.
+#include "strata/config/normal_text.h"
+#include "strata/config/optim_args.h"
 #include "strata/config/settings/table.h"
 
 namespace strata::config {
@@ -41,6 +43,7 @@ std::vector<Setting> optimizer_settings() {
        .field = STRATA_FIELD(optim.optim_args),
        .resume = Resume::kBoth,
        .null_means = "none",
+       .normal = normal_optim_args,
        .help = "of sgd: momentum=M, dampening=D, nesterov=true, with commas between; none: plain "
                "gradient descent"},
       {.name = "learning_rate",
@@ -104,6 +107,7 @@ std::vector<Setting> optimizer_settings() {
       {.name = "lr_scheduler_kwargs",
        .field = STRATA_FIELD(optim.lr_scheduler_kwargs),
        .resume = Resume::kTraining,
+       .normal = normal_json,
        .help = "JSON object with the schedule's own settings"},
       {.name = "warmup_steps",
        .field = STRATA_FIELD(optim.warmup_steps),

@@ -65,12 +65,28 @@ HubRequest request_of(const std::string& name, const HubPlace& place) {
                     place.revision, name);
 }
 
+// Whether it names a folder of this machine, of which something must be there.
+bool is_local(const std::string& name_or_path) {
+  if (!fs::exists(name_or_path) && is_hub_name(name_or_path)) return false;
+  require_whole_folder(name_or_path);
+  return true;
+}
+
+bool has_config(const HubRequest& request) {
+  return has_snapshot(request) && fs::exists(find_snapshot(request) / "config.json");
+}
+
+// Where the configuration of a model lies, or would lie that has none in the cache.
+HubRequest config_request(const std::string& name, const HubPlace& place) {
+  HubRequest request = request_of(name, place);
+  if (has_config(request)) return request;
+  request.cache = (place.cache.empty() ? hub_cache_folder() : place.cache) / "configs";
+  return request;
+}
+
 fs::path locate(const std::string& name_or_path, const HubPlace& place,
                 const DownloadOptions& options) {
-  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
-    require_whole_folder(name_or_path);
-    return name_or_path;
-  }
+  if (is_local(name_or_path)) return name_or_path;
   const HubRequest request = request_of(name_or_path, place);
   if (is_offline() && !has_snapshot(request)) return name_or_path;
   try {
@@ -103,17 +119,9 @@ fs::path locate_tokenizer(const std::string& name_or_path, const HubPlace& place
 
 fs::path locate_model_config(const std::string& name_or_path, const HubPlace& place,
                              const DownloadProgress& progress) {
-  if (fs::exists(name_or_path) || !is_hub_name(name_or_path)) {
-    require_whole_folder(name_or_path);
-    return name_or_path;
-  }
-  HubRequest request = request_of(name_or_path, place);
-  const auto has_config = [&request] {
-    return has_snapshot(request) && fs::exists(find_snapshot(request) / "config.json");
-  };
-  if (has_config()) return find_snapshot(request);
-  request.cache = (place.cache.empty() ? hub_cache_folder() : place.cache) / "configs";
-  if (has_config()) return find_snapshot(request);
+  if (is_local(name_or_path)) return name_or_path;
+  const HubRequest request = config_request(name_or_path, place);
+  if (has_config(request)) return find_snapshot(request);
   if (is_offline()) return name_or_path;
   try {
     return download_snapshot(
@@ -122,6 +130,18 @@ fs::path locate_model_config(const std::string& name_or_path, const HubPlace& pl
   } catch (const IoError& error) {
     throw_nowhere(request, error);
   }
+}
+
+fs::path locate_generation_config(const std::string& name_or_path, const HubPlace& place,
+                                  const DownloadProgress& progress) {
+  if (is_local(name_or_path)) return name_or_path;
+  const auto is_wanted = [](const std::string& file) {
+    return is_one_of(file, {"config.json", "generation_config.json"});
+  };
+  return fetch_snapshot(config_request(name_or_path, place),
+                        {.wants = is_wanted,
+                         .needs = [](const std::string& file) { return file == "config.json"; },
+                         .progress = progress});
 }
 
 }  // namespace strata::hf

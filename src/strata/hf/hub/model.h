@@ -34,4 +34,9 @@ std::filesystem::path locate_model_config(const std::string& name_or_path,
                                           const HubPlace& place = {},
                                           const DownloadProgress& progress = {});
 
+// The same with the generation_config.json beside it, where the model has one.
+std::filesystem::path locate_generation_config(const std::string& name_or_path,
+                                               const HubPlace& place = {},
+                                               const DownloadProgress& progress = {});
+
 }  // namespace strata::hf

@@ -67,6 +67,8 @@ class Trainer {
   // As checkpoints keep them.
   const std::string& settings_text() const { return settings_text_; }
   const StepPlan& plan() const { return plan_; }
+  // At which rows ended; 0: none.
+  int64_t max_length() const { return datasets_.max_length; }
   const data::BatchSampler& sampler() const { return sampler_; }
   // Rank 0: the rows of metrics.jsonl so far.
   std::vector<Json> metrics_rows() const { return log_.rows(); }

@@ -36,7 +36,8 @@ void show_cpo(const config::PreferenceConfig& preference, ShownSettings& shown) 
   }
 }
 
-ShownSettings shown_settings(const config::RunConfig& config, int world_size) {
+// `max_length`: at which rows ended, which may be less than was asked for.
+ShownSettings shown_settings(const config::RunConfig& config, int world_size, int64_t max_length) {
   ShownSettings shown{
       {"model", config.model.model_name_or_path.empty() ? config.model.config_name
                                                         : config.model.model_name_or_path},
@@ -57,8 +58,7 @@ ShownSettings shown_settings(const config::RunConfig& config, int world_size) {
     shown.push_back({"max_source_length", std::to_string(config.data.max_source_length)});
     shown.push_back({"max_target_length", std::to_string(config.data.max_target_length)});
   } else {
-    const auto& length = config.data.max_length;
-    shown.push_back({"max_length", length ? std::to_string(*length) : "none"});
+    shown.push_back({"max_length", max_length > 0 ? std::to_string(max_length) : "none"});
   }
   if (recipe.command == "dpo") {
     const auto& losses = config.preference.loss_type;
@@ -107,13 +107,13 @@ struct Story {
   int ranks = 1;
 };
 
-Story story_of(const config::RunConfig& config, const Trainee& trainee) {
+Story story_of(const config::RunConfig& config, const Trainee& trainee, const Trainer& trainer) {
   Story story;
   story.ranks = trainee.store->mesh().world->size();
   story.title = (fs::path(config.train.output_dir) / "").parent_path().filename().string();
   story.method = "full fine-tuning";
   story.base = config.model.model_name_or_path;
-  story.settings = shown_settings(config, story.ranks);
+  story.settings = shown_settings(config, story.ranks, trainer.max_length());
   if (trainee.adapter) {
     const hf::AdapterConfig adapter = adapter_config_of(config, trainee);
     story.method = adapter.use_dora              ? "DoRA"
@@ -152,7 +152,7 @@ std::vector<std::string> tags_of(const config::RunConfig& config, const Trainee&
 
 std::string report_page(const config::RunConfig& config, const Trainee& trainee,
                         const Trainer& trainer) {
-  Story story = story_of(config, trainee);
+  Story story = story_of(config, trainee, trainer);
   report::ReportData data;
   data.title = std::move(story.title);
   data.subtitle = fmt::format("{} on {}, {} rank{}", story.method,
@@ -165,7 +165,7 @@ std::string report_page(const config::RunConfig& config, const Trainee& trainee,
 
 std::string model_card(const config::RunConfig& config, const Trainee& trainee,
                        const Trainer& trainer) {
-  Story story = story_of(config, trainee);
+  Story story = story_of(config, trainee, trainer);
   report::ModelCard card;
   card.title = std::move(story.title);
   card.summary =

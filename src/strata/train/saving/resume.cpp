@@ -14,6 +14,7 @@
 #include "strata/comm/agreement.h"
 #include "strata/comm/told_once.h"
 #include "strata/config/field_text.h"
+#include "strata/config/normal_text.h"
 #include "strata/config/recipes.h"
 #include "strata/config/settings/table.h"
 #include "strata/hf/adapter_files.h"
@@ -38,7 +39,7 @@ bool shapes_tensors(const config::Setting& setting) {
 std::string text_in(const Json& settings, const config::Setting& setting) {
   const auto found = settings.find(std::string(setting.name));
   if (found != settings.end() && found->is_null() && config::is_list(setting)) return "";
-  return checkpoint::setting_text(settings, setting.name);
+  return config::normal_text(setting, checkpoint::setting_text(settings, setting.name));
 }
 
 // Whether both name one file or folder, which one of them may do from here and the other from the

@@ -43,7 +43,7 @@ Json load_model_config(const config::ModelConfig& config, bool alone) {
 
 generate::GenerationConfig load_generation_config(const config::ModelConfig& config, bool alone) {
   if (config.model_name_or_path.empty()) return {};
-  const auto locate = alone ? hf::locate_model_config : hf::locate_model;
+  const auto locate = alone ? hf::locate_generation_config : hf::locate_model;
   const fs::path path = locate(config.model_name_or_path, hub_place(config), {});
   return generate::read_generation_config(fs::is_directory(path) ? path : path.parent_path());
 }

@@ -12,7 +12,8 @@ namespace strata::train {
 // of the Hub nothing else is downloaded.
 Json load_model_config(const config::ModelConfig& config, bool alone = false);
 
-// What the files beside it say of generation; nothing of a model without a base.
+// What the files beside it say of generation; nothing of a model without a base. `alone`: of a
+// model of the Hub nothing but these is downloaded.
 generate::GenerationConfig load_generation_config(const config::ModelConfig& config,
                                                   bool alone = false);
 

@@ -83,9 +83,10 @@ Vocabulary load_vocabulary(const config::RunConfig& config, int64_t num_old_rows
       *result.tokenizer, config.data.chat_template_path, config.data.chat_template_format);
   if (!config.data.eos_token.empty()) result.tokenizer->set_eos_token(config.data.eos_token);
   if (!config.data.pad_token.empty()) result.tokenizer->set_pad_token(config.data.pad_token);
-  // As TRL: a text is judged by its last token that is no padding, which config.json names.
+  // As TRL, whose result names it, so that whoever loads it can pad; a text is judged by its last
+  // token that is none.
   const text::Tokenizer::Specials& specials = result.tokenizer->specials();
-  if (config::recipe_of(config).judges_documents() && !specials.pad && specials.eos) {
+  if (!config::recipe_of(config).has_encoder && !specials.pad && specials.eos) {
     result.tokenizer->set_pad_token(*specials.eos);
   }
   result.num_old_rows = result.num_rows = num_old_rows;
