@@ -1,12 +1,14 @@
-# Oracle: the uninterrupted run of TRL's SFTTrainer; its own checkpoint, converted, goes on here with
-# the losses that it has there, and holds its optimizer's moments by name.
+# Oracle: the uninterrupted run of TRL's SFTTrainer, and of Trainer over classifiers; its own checkpoint, converted, goes on here
+# with the losses that it has there, and holds its optimizer's moments by name.
 import json
 import pathlib
 import shutil
 
 import pytest
 
+import classification_reference
 import trl_reference
+from tiny_encoder import save_encoder
 from running import base_flags, run_strata, run_strata_raw, strata
 
 LORA = dict(use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0, learning_rate=2e-2,
@@ -98,6 +100,45 @@ def test_moments_have_their_weights(reference, tmp_path, name):
     for weight, kinds in state.items():
         for kind in ("exp_avg", "exp_avg_sq"):
             assert torch.equal(ours[weight][kind], kinds[kind]), (weight, kind)
+
+
+def train_classifier(flags, folder, targets):
+    """Six steps of an adapter over a classifier whose head trains with it, with a checkpoint after the third."""
+    _, peft, _, transformers, _ = trl_reference.stack()
+    rows = classification_reference.read(flags["dataset_name"] / "train.jsonl")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(flags["model_name_or_path"])
+    names = classification_reference.labels_of(rows)
+    model = classification_reference.model_of(flags, names, "single_label_classification")
+    model.config.pad_token_id = tokenizer.pad_token_id
+    transformers.set_seed(42)
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="SEQ_CLS", r=4, lora_alpha=16, target_modules=targets))
+    args = transformers.TrainingArguments(
+        folder, use_cpu=True, report_to="none", disable_tqdm=True, save_steps=3, max_steps=6, logging_steps=1,
+        per_device_train_batch_size=2, learning_rate=2e-2, weight_decay=0.1)
+    trainer = transformers.Trainer(
+        model=model, args=args, processing_class=tokenizer, data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        train_dataset=classification_reference.encode(rows, tokenizer, flags, "single_label_classification", names))
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.train()
+    return [row for row in trainer.state.log_history if "loss" in row]
+
+
+@pytest.mark.parametrize("name, targets", [("plain", ["q_proj", "down_proj"]), ("roberta", ["query"]), ("distilbert", ["q_lin"])])
+def test_an_adapter_with_a_new_head_goes_on_here(inputs, tmp_path, name, targets):
+    """The base predicts tokens; the head that the adapter's checkpoint brings is a classifier's."""
+    model = inputs.model(name) if name in inputs.MODELS else save_encoder(tmp_path / "base", name)
+    flags = base_flags(model, inputs.data("labelled"), tmp_path / "out", use_peft=True, lora_r=4, lora_alpha=16, lora_dropout=0.0,
+                       lora_target_modules=targets, max_steps=6, learning_rate=2e-2, weight_decay=0.1, gradient_checkpointing=False)
+    history = train_classifier(flags, tmp_path / "theirs", targets)
+    found = json.loads(strata("inspect", tmp_path / "theirs" / "checkpoint-3", "--json", "--verify"))
+    assert found["resume"] == "after strata convert --to strata"
+    strata("convert", tmp_path / "theirs" / "checkpoint-3", tmp_path / "out", "--to", "strata")
+    run = run_strata({**flags, "resume_from_checkpoint": True}, recipe="classify")
+    assert [row["step"] for row in run.history] == [1, 2, 3, 4, 5, 6]
+    for ours, theirs in zip(run.history, history):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=2e-5), (ours, theirs)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4), (ours, theirs)
+    assert abs(history[-1]["loss"] - history[3]["loss"]) > 0.02, "the reference did not learn"
 
 
 def test_a_schedule_that_asks_evaluations_begins_anew(reference, tmp_path):

@@ -7,11 +7,13 @@
 #include "strata/adapters/lora.h"
 #include "strata/base/error.h"
 #include "strata/checkpoint/convert/convert.h"
+#include "strata/checkpoint/convert/peft_names.h"
 #include "strata/checkpoint/convert/saved_formats.h"
 #include "strata/hf/adapter_files.h"
 #include "strata/hf/export_index.h"
 #include "strata/hf/model_folder.h"
 #include "strata/models/registry.h"
+#include "strata/models/reward_head.h"
 #include "strata/optim/adamw.h"
 
 namespace strata::checkpoint {
@@ -26,12 +28,20 @@ struct TrainedWeight {
 };
 
 // A model with the output layer that its files hold, where they are there.
-std::unique_ptr<models::Model> model_in(const fs::path& folder) {
-  auto model = models::create_model(read_json_file(folder / "config.json"), {});
+std::unique_ptr<models::Model> model_in(const fs::path& folder, const Json& config) {
+  auto model = models::create_model(config, {});
   if (fs::exists(folder / hf::kModelWeightsFile) || fs::exists(folder / hf::kModelIndexFile)) {
     model->follow_tie(hf::ModelFolder(folder));
   }
   return model;
+}
+
+// The labels of the head for whole texts that the adapter brings; 0: it has none.
+int64_t labels_of_adapter(const SavedState& adapter) {
+  const auto head = std::ranges::find_if(adapter.tensors(), [](const SavedTensor& tensor) {
+    return models::is_label_weight(name_in_run(tensor.weight)) && tensor.shape.size() == 2;
+  });
+  return head == adapter.tensors().end() ? 0 : head->shape[0];
 }
 
 class TrainerFolderState final : public SavedState {
@@ -60,7 +70,7 @@ class TrainerFolderState final : public SavedState {
   // In the order of the model's named_parameters(), which decides the numbers.
   std::vector<TrainedWeight> trained_weights() const {
     if (!weights_->is_adapter()) {
-      const auto model = model_in(path_);
+      const auto model = model_in(path_, read_json_file(path_ / "config.json"));
       std::vector<TrainedWeight> trained;
       for (const nn::Parameter* parameter : model->parameters()) {
         if (!parameter->is_buffer()) trained.push_back({parameter->name(), parameter->name()});
@@ -75,7 +85,11 @@ class TrainerFolderState final : public SavedState {
           "the states of optimizer.pt; put the right folder into base_model_name_or_path",
           (path_ / hf::kAdapterConfigFile).string(), config.base_model_name_or_path);
     }
-    const auto model = model_in(base);
+    Json base_config = read_json_file(base / "config.json");
+    if (const int64_t labels = labels_of_adapter(*weights_); labels > 0) {
+      models::give_labels_of(path_, labels, base_config);
+    }
+    const auto model = model_in(base, base_config);
     const auto adapter = adapters::attach_lora(*model, adapters::lora_options_of(config));
     std::map<const nn::Parameter*, std::string> in_file;
     for (const adapters::AdapterTensor& tensor : adapter->tensors()) {
