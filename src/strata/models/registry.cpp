@@ -170,21 +170,17 @@ std::optional<PositionTable> bert_positions(const Json& json) {
       .padding_id = config.counts_from_padding ? config.pad_token_id : std::nullopt};
 }
 
-<<<<<<< HEAD
-PositionTable gpt_neo_positions(const Json& json) {
-  return {parse_gpt_neo_config(json).max_position_embeddings, "max_position_embeddings"};
+std::optional<PositionTable> gpt_neo_positions(const Json& json) {
+  return PositionTable{parse_gpt_neo_config(json).max_position_embeddings,
+                       "max_position_embeddings"};
 }
 
-PositionTable opt_positions(const Json& json) {
-  return {parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
-=======
 std::optional<PositionTable> opt_positions(const Json& json) {
   return PositionTable{parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 std::optional<PositionTable> bart_positions(const Json& json) {
   return PositionTable{parse_bart_config(json).max_position_embeddings, "max_position_embeddings"};
->>>>>>> wt-encoders
 }
 
 struct Family {
@@ -224,19 +220,14 @@ const std::map<std::string, Family>& families() {
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
-<<<<<<< HEAD
+      {"camembert", encoder<parse_camembert_config>("CamembertForSequenceClassification",
+                                                    "classifier.dense.weight")},
       {"codegen", {create_rotary_decoder<parse_codegen_config>, nullptr}},
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"cwm", {create_llama<parse_cwm_config>, nullptr}},
-=======
-      {"camembert", encoder<parse_camembert_config>("CamembertForSequenceClassification",
-                                                    "classifier.dense.weight")},
-      {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
-      {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"deberta-v2", encoder<parse_deberta_v2_config>("DebertaV2ForSequenceClassification",
                                                       "pooler.dense.weight")},
->>>>>>> wt-encoders
       {"deepseek_v2",
        {create_layers<parse_deepseek_v2_config, make_deepseek_layers>,
         "DeepseekV2ForSequenceClassification"}},
@@ -326,15 +317,12 @@ const std::map<std::string, Family>& families() {
        {.create = create_modernbert,
         .classifier = "ModernBertForSequenceClassification",
         .head_dense = "head.dense.weight"}},
-<<<<<<< HEAD
-      {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
-      {"nemotron",
-       {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
-=======
       {"mpnet",
        encoder<parse_mpnet_config>("MPNetForSequenceClassification", "classifier.dense.weight")},
+      {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
       {"mt5", {create_t5<parse_mt5_config>, nullptr, /*has_encoder=*/true}},
->>>>>>> wt-encoders
+      {"nemotron",
+       {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
       {"nemotron_h",
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
         .classifier = nullptr,
@@ -375,13 +363,9 @@ const std::map<std::string, Family>& families() {
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
       {"starcoder2",
        {create_rotary_decoder<parse_starcoder2_config>, "Starcoder2ForSequenceClassification"}},
-<<<<<<< HEAD
-      {"t5", {create_t5, nullptr, /*has_encoder=*/true}},
-      {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
-=======
       {"t5", {create_t5<parse_t5_config>, nullptr, /*has_encoder=*/true}},
       {"umt5", {create_t5<parse_umt5_config>, nullptr, /*has_encoder=*/true}},
->>>>>>> wt-encoders
+      {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
                                                         "classifier.dense.weight")}};
   return kFamilies;
