@@ -148,8 +148,12 @@ TEST(Sharded, DamageIsFoundInEveryBlockThatIsReadAndInNoOther) {
               std::string::npos)
               << message << " block " << block;
         }
-        if (first > 0) EXPECT_EQ(read(0, first), "");
-        if (end < bytes) EXPECT_EQ(read(last, bytes / sizeof(float)), "");
+        if (first > 0) {
+          EXPECT_EQ(read(0, first), "");
+        }
+        if (end < bytes) {
+          EXPECT_EQ(read(last, bytes / sizeof(float)), "");
+        }
       }
     }
   }

@@ -86,7 +86,7 @@ TEST(SaverOfALostGroup, WritesNothing) {
     optim::LostGroup& shard = *group;
     Rank rank(comm::make_single_group(), std::move(group));
     Saver saver(*rank.store, rank.optimizer.get(), *rank.mesh.world,
-                {.in_background = in_background});
+                {.in_background = in_background, .total_limit = {}});
     shard.is_lost = true;
     EXPECT_THROW(
         saver.save({.output_dir = folder.path(), .step = 1, .num_updates = 1, .small_files = {}}),

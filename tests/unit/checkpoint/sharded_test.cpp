@@ -166,7 +166,9 @@ TEST(Sharded, ReadersOfPartsReadLittleMoreThanTheyWant) {
     forget_blocks(saved);
     for (const PieceReaderOptions& options : plain_and_streamed) {
       const Readings found = read_by(readers, saved, options, whole);
-      if (writers < readers) EXPECT_GT(found.read, by_blocks) << writers << " to " << readers;
+      if (writers < readers) {
+        EXPECT_GT(found.read, by_blocks) << writers << " to " << readers;
+      }
     }
   }
 }

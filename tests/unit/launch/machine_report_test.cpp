@@ -104,7 +104,7 @@ TEST_F(KernelFiles, Accelerators) {
   write("proc/driver/nvidia/gpus/0000:01:00.0/information", "GPU UUID: \t GPU-12ab\n");
   EXPECT_EQ(read_accelerator_ids(roots()), std::vector<std::string>{"GPU-12ab"});
   // One that no program has opened yet.
-  write("proc/driver/nvidia/gpus/0000:02:00.0/information", "GPU UUID: \t GPU-????????-????\n");
+  write("proc/driver/nvidia/gpus/0000:02:00.0/information", "GPU UUID: \t GPU-????????-\?\?\?\?\n");
   EXPECT_EQ(read_accelerator_ids(roots()), std::vector<std::string>{});
 }
 

@@ -259,7 +259,7 @@ struct ParametersInCodes {
   void add(const std::vector<int64_t>& shape, const Format& format) {
     of_each.push_back(std::make_unique<Parameter>("w", shape, at::kFloat));
     of_each.back()->set_requires_grad(false);
-    of_each.back()->set_quantization({.format = format});
+    of_each.back()->set_quantization({.format = format, .compute = {}});
   }
   std::vector<const Parameter*> all() const {
     std::vector<const Parameter*> list;
@@ -302,7 +302,7 @@ TEST_P(GroupedCodes, OfLayers) {
 TEST_P(GroupedCodes, OfOneParameter) {
   Parameter weight("w", {kExperts, kRows, kColumns}, at::kFloat);
   weight.set_requires_grad(false);
-  weight.set_quantization({.format = std::get<0>(GetParam())});
+  weight.set_quantization({.format = std::get<0>(GetParam()), .compute = {}});
   weight.attach_value(weight.encoded(at::randn({kExperts, kRows, kColumns})));
   expect_products({&weight}, weight.dense_value(at::kFloat));
 }
@@ -317,7 +317,7 @@ TEST(GroupedCodesOfFiles, InMxfp4) {
   at::manual_seed(9);
   Parameter weight("w", {kExperts, kRows * 2, kColumns}, at::kFloat);  // whole blocks of 32 rows
   weight.set_requires_grad(false);
-  weight.set_quantization({.format = ops::quant::kMxfp4Format});
+  weight.set_quantization({.format = ops::quant::kMxfp4Format, .compute = {}});
   // Scales of about 1.
   weight.attach_value(at::randint(120, 130, {weight.stored_numel()}, at::kByte));
   const at::Tensor dense = weight.dense_value(at::kFloat);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include "strata/base/error.h"
 #include "strata/models/residual_dropout.h"
@@ -110,7 +111,7 @@ BartLayer::BartLayer(const BartConfig& c, Stack stack, int64_t index, at::Scalar
     : config_(c),
       stack_(stack),
       index_(index),
-      path_(path_of(stack) + ".layers." + std::to_string(index)),
+      path_(fmt::format("{}.layers.{}", path_of(stack), index)),
       self_attention_(path_ + ".self_attn", path_ + ".self_attn_layer_norm", c.d_model, storage,
                       places),
       fc1_(make_linear(path_ + ".fc1", c.d_model, own().ffn_dim, storage)),

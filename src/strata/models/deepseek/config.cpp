@@ -241,10 +241,10 @@ DeepseekConfig parse_glm4_moe_lite_config(const Json& json) {
 
 DeepseekConfig parse_minicpm3_config(const Json& json) {
   const ConfigReader config(json);
-  DeepseekConfig c{
-      .mixture = {.llama = defaults("MiniCPM3")},
-      .attention = {
-          .query_rank = 768, .key_value_rank = 256, .heads = {.plain_dim = 64, .turned_dim = 32}}};
+  DeepseekConfig c{.mixture = {.llama = defaults("MiniCPM3")},
+                   .attention = {.query_rank = 768,
+                                 .key_value_rank = 256,
+                                 .heads = {.plain_dim = 64, .turned_dim = 32, .value_dim = 64}}};
   LlamaConfig& llama = c.mixture.llama;
   llama.never_quantized = {};
   llama.names_mean_experts = false;

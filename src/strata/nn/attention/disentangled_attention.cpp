@@ -21,8 +21,8 @@ using torch::autograd::variable_list;
 
 struct Call {
   BiasedAttentionShape shape;
-  at::Tensor rows;        // int64 [2 n + 1]: which vector each distance has
-  at::Tensor token_keys;  // undefined: no dropout
+  at::Tensor rows;             // int64 [2 n + 1]: which vector each distance has
+  at::Tensor token_keys = {};  // undefined: no dropout
   uint64_t dropout_key = 0;
 
   at::Tensor heads(const at::Tensor& x) const {
