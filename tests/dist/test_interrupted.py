@@ -125,10 +125,13 @@ def test_ranks_are_told_to_stop_as_they_begin(inputs, tmp_path):
 def test_other_commands_answer_as_the_system_has_it(inputs, command):
     """Nothing waits where nobody asks for it."""
     words = [inputs.model("plain") if word == "MODEL" else word for word in command]
-    process = subprocess.Popen([PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment())
-    while process.poll() is None and not holds(process.pid, signal.SIGUSR1):
-        time.sleep(0.0005)
-    process.send_signal(signal.SIGUSR1)
+
+    def ask_before_it_begins():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    process = subprocess.Popen([PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               env=environment(), preexec_fn=ask_before_it_begins)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGUSR1
 

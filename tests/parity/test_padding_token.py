@@ -50,6 +50,17 @@ def test_a_result_names_its_padding(inputs, unpadded, tmp_path, name):
     assert {key: text for key, text in tokens_in(run.folder).items() if key in expected} == expected
 
 
+def test_a_token_without_a_row_is_not_named(inputs, unpadded, tmp_path):
+    """The result loads in transformers, which checks that the model has a row for it."""
+    _, _, _, transformers, _ = trl_reference.stack()
+    folder = shutil.copytree(unpadded, tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<nowhere>"}))
+    run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=1))
+    assert "pad_token" not in json.loads((run.folder / "tokenizer_config.json").read_text())
+    transformers.AutoModelForCausalLM.from_pretrained(run.folder)
+
+
 def test_an_adapter_names_its_padding(inputs, unpadded, tmp_path):
     """As its tokenizer is saved beside it; a token that was asked for goes before."""
     flags = base_flags(unpadded, inputs.data("messages"), tmp_path / "out", max_steps=1, use_peft=True)

@@ -208,8 +208,8 @@ int help_columns() {
 int run(int argc, char** argv) {
   fill_standard_streams();
   // A launcher passes on what comes before its ranks are there, or between two starts of them.
-  hold_save_requests();
   hold_stop_requests();
+  hold_save_requests();
   name_file_of_bus_error(rank_label());
   ::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is an error with its name
   try {

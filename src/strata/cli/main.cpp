@@ -18,8 +18,8 @@ bool takes_globals_down(int) { return true; }
 #else
 bool takes_globals_down(int exit_code) { return strata::kHasCuda && exit_code == 0; }
 void hold_requests() {
-  strata::hold_save_requests();
   strata::hold_stop_requests();
+  strata::hold_save_requests();
 }
 // Ahead of the libraries' constructors, which take most of the program's start: a request that
 // comes meanwhile, to save or to stop, must not kill a run. A sanitizer has to be there before any

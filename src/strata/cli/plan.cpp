@@ -49,6 +49,7 @@ std::string take_recipe(std::vector<std::string>& words) {
       words, [](const std::string& word) { return word == "-m" || word == "--module"; });
   const bool is_module = module != words.end() && module + 1 != words.end();
   auto found = is_module ? module + 1 : std::ranges::find_if(words, is_recipe);
+  if (is_module && *found == "--" && found + 1 != words.end()) ++found;
   while (!is_module && found != words.end() && is_value(words, found)) {
     found = std::find_if(found + 1, words.end(), is_recipe);
   }

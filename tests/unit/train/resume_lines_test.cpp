@@ -31,12 +31,16 @@ TEST(ResumeLines, SayNothingOfWhatIsWrittenOtherwiseAlone) {
     return resume_lines(folder.path(), 3, 9, now);
   };
   EXPECT_THAT(lines(R"({"optim_args": "momentum=0.9, nesterov=True", "alpha_pattern": "",
-                        "lr_scheduler_kwargs": "{\"num_cycles\": 2}"})",
+                        "lr_scheduler_kwargs": "{\"num_cycles\": 2, \"min_lr\": 0.00001}"})",
                     R"({"optim_args": "nesterov=true,momentum=.90", "alpha_pattern": "{}",
-                        "lr_scheduler_kwargs": "{\"num_cycles\":2}"})"),
+                        "lr_scheduler_kwargs": "{\"min_lr\":1e-5,\"num_cycles\":2}"})"),
               ElementsAre(StartsWith("resuming from")));
   EXPECT_THAT(lines(R"({"optim_args": "None"})", R"({"optim_args": ""})"),
               ElementsAre(StartsWith("resuming from")));
+  // The first pattern that matches counts.
+  EXPECT_THAT(lines(R"({"rank_pattern": "{\"q\": 4, \"proj\": 8}"})",
+                    R"({"rank_pattern": "{\"proj\": 8, \"q\": 4}"})"),
+              ElementsAre(StartsWith("resuming from"), HasSubstr("rank_pattern")));
   EXPECT_THAT(lines(R"({"optim_args": "momentum=0.9"})", R"({"optim_args": "momentum=0.8"})"),
               ElementsAre(StartsWith("resuming from"),
                           HasSubstr("optim_args momentum=0.8 (was momentum=0.9)")));

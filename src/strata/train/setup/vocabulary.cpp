@@ -65,6 +65,18 @@ double initializer_range_of(const Json& config) {
   return 0.02;
 }
 
+// As TRL, whose result names it, so that whoever loads it can pad; a text is judged by its last
+// token that is none. A token that has no row would make a config.json that nobody can load.
+void pad_with_eos(const config::RunConfig& config, Vocabulary& vocabulary) {
+  text::Tokenizer& tokenizer = *vocabulary.tokenizer;
+  const text::Tokenizer::Specials& specials = tokenizer.specials();
+  const config::RecipeRow& recipe = config::recipe_of(config);
+  if (recipe.has_encoder || specials.pad || !specials.eos) return;
+  const auto id = tokenizer.eos_id();
+  const bool has_row = id && (vocabulary.num_old_rows == 0 || *id < vocabulary.num_rows);
+  if (has_row || recipe.judges_documents()) tokenizer.set_pad_token(*specials.eos);
+}
+
 models::ReadRows rows_of(const shard::Source& source, const nn::Parameter& parameter) {
   const int64_t columns = parameter.shape().size() > 1 ? parameter.shape()[1] : 1;
   return [&source, &parameter, columns](int64_t begin, int64_t count) {
@@ -83,14 +95,11 @@ Vocabulary load_vocabulary(const config::RunConfig& config, int64_t num_old_rows
       *result.tokenizer, config.data.chat_template_path, config.data.chat_template_format);
   if (!config.data.eos_token.empty()) result.tokenizer->set_eos_token(config.data.eos_token);
   if (!config.data.pad_token.empty()) result.tokenizer->set_pad_token(config.data.pad_token);
-  // As TRL, whose result names it, so that whoever loads it can pad; a text is judged by its last
-  // token that is none.
-  const text::Tokenizer::Specials& specials = result.tokenizer->specials();
-  if (!config::recipe_of(config).has_encoder && !specials.pad && specials.eos) {
-    result.tokenizer->set_pad_token(*specials.eos);
-  }
   result.num_old_rows = result.num_rows = num_old_rows;
-  if (num_old_rows == 0) return result;
+  if (num_old_rows == 0) {
+    pad_with_eos(config, result);
+    return result;
+  }
   const int64_t needed = result.tokenizer->vocab_size();
   if (result.chat_template.num_added > 0 && needed > num_old_rows) {
     const int64_t multiple =
@@ -99,6 +108,7 @@ Vocabulary load_vocabulary(const config::RunConfig& config, int64_t num_old_rows
     if (result.chat_template.fills_up) fill_up(*result.tokenizer, result.num_rows);
   }
   if (const int64_t rows = rows_of_adapter(config); rows > 0) result.num_rows = rows;
+  pad_with_eos(config, result);
   if (result.chat_template.num_added > 0) result.note = describe(result);
   return result;
 }
