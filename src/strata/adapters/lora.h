@@ -51,7 +51,7 @@ struct LoraOptions {
   std::vector<std::string> exclude_modules = {};
   std::optional<std::string> exclude_pattern = {};
   // Only these layers of a list's matches; empty: all. The number is the first one in the path, or
-  // the one behind a name of `layers_pattern`.
+  // the one after a name of `layers_pattern`.
   std::vector<int64_t> layers_to_transform = {};
   std::vector<std::string> layers_pattern = {};
   // Another rank or alpha for modules whose path's end matches; the first that does decides.

@@ -34,7 +34,7 @@ class BlockSums {
   explicit BlockSums(uint64_t block_bytes) : block_bytes_(block_bytes) {}
 
   void update(std::span<const std::byte> bytes);
-  // The digits of all blocks, one behind the other; none of no bytes. No more may come.
+  // The digits of all blocks, one after the other; none of no bytes. No more may come.
   std::string take();
 
  private:

@@ -78,7 +78,7 @@ class Saver {
 
   // Starts a save and returns when training may go on: after the copy (in the background) or the
   // whole save. Returns the outcome of the save before, if nobody has asked for it yet. Throws
-  // CommError where a collective behind the state has been ended from outside.
+  // CommError where a collective after the state has been ended from outside.
   std::optional<SaveOutcome> save(SaveRequest request, Removal removal = {},
                                   const CompleteRequest& complete = {});
   // How a save ended on this rank, once, when it has ended; wait() returns it all the same. Never

@@ -71,7 +71,7 @@ class Rendezvous {
   // Collective. Throws ConfigError on every rank that differs from rank 0, naming both, and on
   // rank 0 when any rank differs, so that all end alike before the first collective (I8).
   // `lines`: what the value stands for, of which the first line that differs is named; what stands
-  // behind "  # " in a line may differ.
+  // after "  # " in a line may differ.
   void require_same(const std::string& what, const std::string& value,
                     const std::string& lines = "");
 

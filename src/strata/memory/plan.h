@@ -18,7 +18,7 @@ namespace strata::memory {
 struct WalkOptions {
   std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
   std::vector<int64_t> eval_documents{};  // of an evaluation, and of what runs before all steps
-  bool evaluates = false;                 // between the steps and behind them
+  bool evaluates = false;                 // between the steps and after them
   // Of a pass without gradients before that of every micro-batch, and before that of every
   // evaluation batch; empty: there is none.
   std::vector<int64_t> beside_documents{}, eval_beside_documents{};
@@ -33,7 +33,7 @@ struct WalkOptions {
   std::vector<int64_t> answered_sources{};
   int64_t answer_tokens = 0;
   bool balances_experts = false;  // the step asks a nn::ExpertBalance
-  // The walk ends behind the phase in which more than this is in use.
+  // The walk ends after the phase in which more than this is in use.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 

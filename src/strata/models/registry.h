@@ -45,7 +45,7 @@ std::string classifier_of(const std::string& model_type);
 bool expert_rows_are_outputs(const Json& config);
 
 // A layer of single experts in files, by the end of its name, which the reference holds in a
-// parameter of all experts: behind so many other layers' outputs, as many as its own each.
+// parameter of all experts: after so many other layers' outputs, as many as its own each.
 struct ExpertLayerName {
   const char *layer, *parameter;
   int64_t place = 0;
@@ -66,7 +66,7 @@ bool lacks_head_dense(const hf::ModelFolder& folder);
 struct PositionTable {
   int64_t num_positions = 0;
   const char* key = "";  // of config.json, which says how many
-  // The token whose row comes before all others: positions count from the one behind it, and
+  // The token whose row comes before all others: positions count from the one after it, and
   // tokens of padding have it. None: they count from the table's beginning.
   std::optional<int64_t> padding_id = {};
 };

@@ -90,7 +90,7 @@ double sum_of(const at::Tensor& of_rows, int64_t first, int64_t last) {
 }
 
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
-// waits for a device once, behind the last chunk.
+// waits for a device once, after the last chunk.
 ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
   const int64_t rows = h.size(0);
   const Linear& output = *call.output.linear;

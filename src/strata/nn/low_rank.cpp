@@ -76,7 +76,7 @@ bool any_a_trains(const LowRankGroup& group) {
   return std::ranges::any_of(group, [](const LowRankBranch* b) { return b->a.requires_grad(); });
 }
 
-// The gradients of all A as one, where they lie one behind the other, as the factors of a block do
+// The gradients of all A as one, where they lie one after the other, as the factors of a block do
 // (shard/unit); else of an undefined tensor.
 GradTarget joined_target(const std::vector<GradTarget>& targets) {
   std::vector<at::Tensor> tensors;

@@ -12,7 +12,7 @@ namespace strata::nn {
 // Of a document's trained tokens.
 struct DocumentSums {
   double log_prob = 0;  // in nats
-  double tail = 0;      // the part of it behind the first of Preference::tails(); 0 without one
+  double tail = 0;      // the part of it after the first of Preference::tails(); 0 without one
   double correct = 0;   // tokens whose target has the largest logit
   double entropy = 0;   // of the predictions, in nats
   int64_t tokens = 0;

@@ -110,7 +110,7 @@ class Executor {
   nn::Shelf shelf_;
   std::vector<ShelfState> shelf_states_;
   int reducing_unit_ = -1;
-  int summing_unit_ = -1;  // over the copies, behind its reduction; -1: none
+  int summing_unit_ = -1;  // over the copies, after its reduction; -1: none
 };
 
 }  // namespace strata::shard

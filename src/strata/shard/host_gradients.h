@@ -13,7 +13,7 @@
 namespace strata::shard {
 
 // Threads: one.
-// Stream: copies run beside the caller's stream, behind what it had when they began.
+// Stream: copies run beside the caller's stream, after what it had when they began.
 class HostGradients {
  public:
   // `device`: where gradients come from. `pool`: whose buffers they are. `make_staging`: memory

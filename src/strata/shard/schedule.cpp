@@ -234,7 +234,7 @@ Schedule place_reads(const Schedule& schedule, int ahead) {
   return result;
 }
 
-// An input leaves while its block runs forward, and comes back while the block behind it runs
+// An input leaves while its block runs forward, and comes back while the block after it runs
 // backward. Not the input that stays where it is as the output of a block that keeps its
 // activations, as a trained embedding does; the first block has none.
 Schedule place_offloads(const Schedule& schedule) {

@@ -58,7 +58,7 @@ struct ChainShape {
 enum class BackwardPrefetch {
   kPre,   // before the gradients of the running block: both units are whole for a while
   kPost,  // after them and after this unit's release, before its reduction goes on the wire
-  kNone,  // when its block is about to run, behind the reduction
+  kNone,  // when its block is about to run, after the reduction
 };
 
 // From the one that keeps most to the one that keeps least.
@@ -77,7 +77,7 @@ struct ScheduleOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   Checkpointing activation_checkpointing = Checkpointing::kFull;
-  // Of so many blocks, the first ones, which would hold what they keep for longest; those behind
+  // Of so many blocks, the first ones, which would hold what they keep for longest; those after
   // them are checkpointed in another way.
   int checkpointed_blocks = kAllBlocks;
   Checkpointing checkpointing_behind = Checkpointing::kNone;

@@ -26,7 +26,7 @@ class SlotPool {
   // A flat buffer of exactly `numel` elements; its content is undefined.
   at::Tensor acquire(int64_t numel, at::ScalarType type);
   // The same for what goes back soon, perhaps as the head of a larger buffer: an embedding and the
-  // layers behind it take turns.
+  // layers after it take turns.
   at::Tensor acquire_turn(int64_t numel, at::ScalarType type);
   void give_back(at::Tensor buffer);
   // Frees what was given back: for buffers of a size that the steps do not ask for.

@@ -119,7 +119,7 @@ class UnitStore {
   void open_gradients(int u, bool first_micro_step);
   bool has_open_gradients(int u) const;
   // Starts the reduction of the whole gradient into the homes, for the last micro-step over the
-  // replicas too: those behind the shard group, from settle_reduce() on. Requires: kOpen.
+  // replicas too: those after the shard group, from settle_reduce() on. Requires: kOpen.
   void reduce(int u, bool last_micro_step);
   // Waits for the shard group; the sum over replicas is under way afterwards. Requires: kReducing.
   void settle_reduce(int u);

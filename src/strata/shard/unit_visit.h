@@ -25,7 +25,7 @@ struct UnitStore::Visit {
   at::Tensor reduced;         // where the reduce-scatter lands, unless in the home
   at::Tensor replica_buffer;  // 16-bit gradient on its way between replicas
   std::unique_ptr<comm::Work> reducing;
-  std::unique_ptr<comm::Work> summing;  // over replicas, behind the reduce-scatter
+  std::unique_ptr<comm::Work> summing;  // over replicas, after the reduce-scatter
 };
 
 struct UnitStore::State {

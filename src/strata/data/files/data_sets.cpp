@@ -169,7 +169,7 @@ class SetReader {
     return count_rows(path_, split, request_.load, limit);
   }
 
-  // Of a part whose bounds are known without the number of rows, the end may lie behind the last.
+  // Of a part whose bounds are known without the number of rows, the end may lie beyond the last.
   std::pair<int64_t, int64_t> range_of(const SplitPart& part) {
     const bool needs_size = part.is_percent || part.from.value_or(0) < 0 || part.to.value_or(0) < 0;
     if (!needs_size) return part.range(kNoLimit);

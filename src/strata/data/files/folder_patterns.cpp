@@ -82,7 +82,7 @@ bool is_border(char c) { return std::string_view("-._ 0123456789").find(c) != st
 // What stands around a word: nothing, or a border and anything.
 struct Around {
   bool begins;  // nothing before it
-  bool ends;    // nothing behind it
+  bool ends;    // nothing after it
 };
 // In the order in which `datasets` looks for them. A folder may end with a word, a file may not.
 constexpr Around kOfFolders[] = {{true, true}, {true, false}, {false, true}, {false, false}};

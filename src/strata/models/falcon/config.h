@@ -19,7 +19,7 @@ namespace strata::models {
 enum class FalconNorms {
   kOne,       // input_layernorm, which attention and MLP read side by side
   kTwo,       // ln_attn and ln_mlp, of the block's input both
-  kOneByOne,  // input_layernorm, then post_attention_layernorm of the sum behind attention
+  kOneByOne,  // input_layernorm, then post_attention_layernorm of the sum after attention
 };
 
 // Of modules, in a layer but for the first three.

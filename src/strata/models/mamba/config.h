@@ -14,7 +14,7 @@
 
 namespace strata::models {
 
-// What stands behind the state space.
+// What stands after the state space.
 enum class MambaEnd { kGateThenNorm, kNormThenGate, kGateAlone };
 
 // Between which time steps begin, drawn where the family's do not begin alike.

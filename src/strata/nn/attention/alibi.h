@@ -18,7 +18,7 @@ namespace strata::nn {
 // heads beyond, every second power of 2^(-4 / n).
 std::vector<float> alibi_slopes(int64_t num_heads);
 // As MPT has them: powers of 2^(-8 / n), n the smallest power of two that has so many heads; where
-// that is more, every second one, and behind these the others.
+// that is more, every second one, and after these the others.
 std::vector<float> spread_alibi_slopes(int64_t num_heads);
 
 // Threads: one at a time. Memory: the table of the longest document so far.

@@ -41,7 +41,7 @@ struct AttentionOptions {
   // Of num_heads, among those of the layer: where sequence parallelism gives a rank a share of
   // them.
   int64_t first_head = 0;
-  // False: tokens see those behind them, too. Not with a cache or a prefix.
+  // False: tokens see those after them, too. Not with a cache or a prefix.
   bool is_causal = true;
 };
 

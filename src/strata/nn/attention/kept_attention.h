@@ -1,7 +1,7 @@
 // What attention computed in a block's forward pass, and the residual with its projection, for the
 // same block when it runs again for its backward pass: of long documents attention is what costs
 // most to compute a second time, and of short ones no byte saves as much as those of the sum,
-// behind a product. Owns: the results, in the order of the calls. Never: which blocks keep them;
+// after a product. Owns: the results, in the order of the calls. Never: which blocks keep them;
 // the schedule says.
 #pragma once
 

@@ -42,7 +42,7 @@ struct KeysValues {
   at::Tensor values;
 };
 
-// Writes k, v [Tq, Hkv, D] behind the cached ones and returns views of all. A full cache:
+// Writes k, v [Tq, Hkv, D] after the cached ones and returns views of all. A full cache:
 // ConfigError naming the capacity.
 KeysValues extend_cache(KvCache& cache, int64_t layer, const at::Tensor& k, const at::Tensor& v);
 

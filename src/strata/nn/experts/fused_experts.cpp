@@ -175,7 +175,7 @@ at::Tensor backward_down(const FusedCall& call, const at::Tensor& dy_rows, at::T
   return dgated;
 }
 
-// The same of rows without weights behind them: nothing is returned.
+// The same of rows without weights after them: nothing is returned.
 void backward_unweighted_out(const FusedCall& call, const at::Tensor& dy,
                              const at::Tensor& gate_up) {
   const FusedExperts& experts = call.experts;

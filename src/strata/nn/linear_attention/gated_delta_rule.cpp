@@ -36,7 +36,7 @@ struct DeltaCall {
 
 struct DeltaResult {
   at::Tensor out;    // fp32 [T, value heads, value_dim]
-  at::Tensor state;  // behind the last chunk
+  at::Tensor state;  // after the last chunk
 };
 
 // Over the last dim. (The backward of at::cumsum() turns its input round, for which device meta has

@@ -12,7 +12,7 @@ namespace strata::ops::quant {
 // The result is that of quantize(), bit for bit, whatever the ranges. Threads: one caller.
 class RangeQuantizer {
  public:
-  // `bytes`: uint8 [layout_of().total], whose part behind the codes is filled here; without it that
+  // `bytes`: uint8 [layout_of().total], whose part after the codes is filled here; without it that
   // part is memory of this object.
   RangeQuantizer(const Format& format, int64_t rows, int64_t columns, const at::Tensor& bytes = {});
 

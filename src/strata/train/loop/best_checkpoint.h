@@ -40,7 +40,7 @@ class BestCheckpoint {
   void fill(report::TrainerState& state) const;
   // What a resumed run goes on from.
   void load(const report::TrainerState& state);
-  // Behind load(): where the best checkpoint lies. One that is gone is looked for in the output
+  // After load(): where the best checkpoint lies. One that is gone is looked for in the output
   // folder (which may have been moved). Empty: there is none, or it is nowhere. Rank 0.
   std::string find() const;
   // The answer of rank 0. One that is nowhere is forgotten; its value still has to be surpassed, as

@@ -16,7 +16,7 @@ namespace strata::train {
 namespace {
 
 constexpr int64_t kElementsAtOnce = int64_t{1} << 18;
-constexpr double kNowhere = 1e18;  // behind every tensor
+constexpr double kNowhere = 1e18;  // beyond every tensor
 
 // Of a tensor of all units, counted in their order: its number, the element, and what that holds.
 struct Finding {

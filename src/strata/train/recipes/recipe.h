@@ -67,7 +67,7 @@ class Recipe {
   // Before the first step of a run, which `step` others may have gone before, and after every
   // return to a checkpoint. Collective.
   virtual void begin(int64_t step) { (void)step; }
-  // Behind `step` steps, before what is due then. False: broken off because a rank was asked to
+  // After `step` steps, before what is due then. False: broken off because a rank was asked to
   // stop; a run that goes on from there begins with it. Collective.
   virtual bool end_step(int64_t step, const StopRequest& asked) {
     (void)step, (void)asked;

@@ -25,7 +25,7 @@ class Reference {
   bool end_step(int64_t step, const StopRequest& asked);
 
  private:
-  // Of the rows that are taken until it moves again, `first` steps behind the first one.
+  // Of the rows that are taken until it moves again, `first` steps after the first one.
   bool ask_about_steps_behind(int64_t first, const StopRequest& asked);
   bool stays() const { return before_.trainee.reference == nullptr; }
 

@@ -36,7 +36,7 @@ class RunCheckpoints {
   void begin_anew(std::string run_id) { run_id_ = std::move(run_id); }
   void go_on(const report::TrainerState& state, const Json& progress);
   std::string note_source(const std::filesystem::path& source, const std::string& seen);
-  // Behind go_on(). Rank 0.
+  // After go_on(). Rank 0.
   std::string seen(const std::filesystem::path& source) const;
 
   // Of this run and of those that it goes on from; empty where an older version or another tool

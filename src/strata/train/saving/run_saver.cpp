@@ -116,7 +116,7 @@ void RunSaver::finish_last_save() {
   }
   double count[1] = {static_cast<double>(left.size())};
   comm::broadcast_numbers(world_, count);
-  // As behind a save: only the loss of the next step would show that weights are spoilt.
+  // As after a save: only the loss of the next step would show that weights are spoilt.
   double bad[1] = {0};
   if (count[0] > 0) {
     const auto pieces = checkpoint::local_pieces(*trainee_.store, nullptr);
