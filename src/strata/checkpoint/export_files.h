@@ -29,7 +29,7 @@ enum class Trained {
 
 // Which matrices of zeros were never saved: those that start as something else, and those of an
 // adapter that start as zeros if they all still are after an update. One alone may be: no gradient
-// reaches a layer behind which the model itself multiplies by zeros.
+// reaches a layer after which the model itself multiplies by zeros.
 class ZeroCheck {
  public:
   explicit ZeroCheck(Trained trained) : trained_(trained) {}

@@ -24,7 +24,7 @@ struct PassedOver {
   std::filesystem::path folder;
   std::string reason;
 };
-// By ascending step.
+// Sorted by ascending step.
 std::vector<PassedOver> passed_over(const std::filesystem::path& output_dir);
 
 // Whether resume_from_checkpoint means the newest of the output folder.
@@ -49,7 +49,7 @@ std::string saved_since(const std::filesystem::path& output_dir, double time);
 // The key of progress.json under which checkpoints have the launch_time() of their run's launcher
 // (launch/restarts.h).
 inline constexpr const char* kLaunchKey = "launch";
-// As saved_since(), of the runs that one launcher started, whatever clocks say.
+// As saved_since(), for the runs that one launcher started, independent of clocks.
 std::string saved_by_launch(const std::filesystem::path& output_dir, double launch_time);
 
 // What a limit on the number of checkpoints removes, oldest first, until `limit` are left: never

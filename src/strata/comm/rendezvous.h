@@ -23,7 +23,7 @@ struct RendezvousOptions {
   int world_size = 1;
   std::string address = "127.0.0.1";
   int port = 29500;
-  // Of rank 0: an open socket bound to the port, which the store takes over; negative: none.
+  // On rank 0: an open socket bound to the port, which the store takes over; negative: none.
   int listen_descriptor = -1;
   // How long any collective waits for its peers.
   std::chrono::seconds timeout{1800};
@@ -65,7 +65,7 @@ class Rendezvous {
 
   const RendezvousOptions& options() const { return options_; }
   c10d::Store& store();  // Requires: world_size > 1.
-  // From now on connections to machines that went silent end (silence_watch.h), while this lives.
+  // While this lives, closes connections to machines that have gone silent (silence_watch.h).
   void watch_connections();
 
   // Collective. Throws ConfigError on every rank that differs from rank 0, naming both, and on

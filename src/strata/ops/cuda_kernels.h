@@ -54,7 +54,7 @@ void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_
 void weighted_swiglu_backward(Element type, const GatedGradients& g, const RowWeights& weights,
                               int64_t rows, int64_t columns, Stream stream);
 
-// Of `pairs` of gate and up; backward turns them into their gradients.
+// Computes `pairs` of gate and up; backward turns them into their gradients.
 void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
                     const ClampedGate& gate, Stream stream);
 void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
@@ -63,7 +63,7 @@ void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_
 // `place` and `weights` in device memory.
 void row_sums(const RowSumsArguments& a, Stream stream);
 
-// Of any element type, in `rows` that begin `stride` logits apart.
+// Logits of any element type, in `rows` that begin `stride` logits apart.
 struct Logits {
   Element type;
   void* data;

@@ -19,7 +19,7 @@ struct TurnedHeads {
   at::Tensor rstd;  // fp32 [T * heads]
 };
 
-// Of queries or keys: x [T, heads * D], contiguous, and the weight [D] of their norm.
+// Queries or keys: x [T, heads * D], contiguous, and the weight [D] of their norm.
 struct HeadsToTurn {
   at::Tensor x;
   at::Tensor weight;

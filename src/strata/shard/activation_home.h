@@ -52,14 +52,14 @@ class ActivationHome {
   at::Tensor take(int block);
 
  private:
-  // Of one block.
+  // The input of one block.
   struct Resting {
     std::vector<int64_t> shape;  // of what it holds
     at::ScalarType type = at::kFloat;
     bool is_held = false;
     at::Tensor host;  // bytes: at least of the largest so far
     std::unique_ptr<DirectFile> file;
-    // On its way back.
+    // The input on its way back.
     at::Tensor back;
     StreamMark arrived;
     std::optional<FileQueue::Ticket> reading;

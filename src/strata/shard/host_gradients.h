@@ -1,5 +1,5 @@
-// Gradients on their way from where blocks compute to homes in host memory. Owns: the copies under
-// way, and the memory where a gradient waits to be added to its home. Never: which goes when.
+// Gradients on their way from the computing device to homes in host memory. Owns: the copies under
+// way, and the memory where a gradient waits to be added to its home. Never: their order.
 #pragma once
 
 #include <functional>

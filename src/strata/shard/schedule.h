@@ -61,7 +61,7 @@ enum class BackwardPrefetch {
   kNone,  // when its block is about to run, after the reduction
 };
 
-// From the one that keeps most to the one that keeps least.
+// Ordered from the kind that keeps most to the one that keeps least.
 enum class Checkpointing { kNone, kSelective, kAttention, kFull };
 
 inline constexpr int kAllBlocks = std::numeric_limits<int>::max();
@@ -77,7 +77,7 @@ struct ScheduleOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   Checkpointing activation_checkpointing = Checkpointing::kFull;
-  // Of so many blocks, the first ones, which would hold what they keep for longest; those after
+  // The first blocks, so many, which would hold their activations longest; those after
   // them are checkpointed in another way.
   int checkpointed_blocks = kAllBlocks;
   Checkpointing checkpointing_behind = Checkpointing::kNone;

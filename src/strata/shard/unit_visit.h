@@ -32,7 +32,7 @@ struct UnitStore::State {
   std::vector<Visit> visits;
   Residence residence = Residence::kSharded;
   Gradients gradients = Gradients::kNone;
-  // Of the gradients, while there are any.
+  // State of the gradients, while there are any.
   bool first_micro_step = true;
   bool last_micro_step = true;
 };

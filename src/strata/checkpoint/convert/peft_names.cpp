@@ -38,7 +38,7 @@ bool contains(const std::string_view (&names)[N], std::string_view name) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
-// The place of a branch's tensor, whose name in PEFT's file ends there or, of a layer, one after.
+// The place of a branch's tensor, whose name in PEFT's file ends there or, of a layer, one later.
 size_t branch_in(const Path& path) {
   const auto found = std::ranges::find_if(path, [](const std::string& part) {
     return contains(kLayers, part) || contains(kTensors, part) || part == kMagnitude;

@@ -22,7 +22,7 @@ enum class FalconNorms {
   kOneByOne,  // input_layernorm, then post_attention_layernorm of the sum after attention
 };
 
-// Of modules, in a layer but for the first three.
+// Names of modules, in a layer except for the first three.
 struct FalconNames {
   std::string embedding = "transformer.word_embeddings";
   std::string layers = "transformer.h";

@@ -8,7 +8,7 @@
 
 namespace strata::models {
 
-// Of one model: its layers share the lanes of a batch.
+// The layers of one model, which share the lanes of a batch.
 MakeDecoderLayer make_qwen3_5_layers(const Qwen35Config& config);
 
 }  // namespace strata::models

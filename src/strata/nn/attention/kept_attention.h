@@ -17,7 +17,7 @@ namespace strata::nn {
 // has run.
 class KeptAttention {
  public:
-  // Of the next call: computed and kept in the first pass, taken in the second.
+  // The result of the next call: computed and kept in the first pass, taken in the second.
   template <typename Compute>
   ops::AttentionResult next(const Compute& compute) {
     if (!runs_again_) return results_.made.emplace_back(compute());

@@ -20,7 +20,7 @@
 
 namespace strata::nn {
 
-// Of E experts.
+// The matrices of E experts.
 struct FusedMatrices {
   Parameter* weight;               // [E, in, out], which may rest in codes
   Parameter* bias = nullptr;       // [E, out]; null: there is none

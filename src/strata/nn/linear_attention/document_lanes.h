@@ -22,7 +22,7 @@ struct DocumentLanes {
   at::Tensor source = {};  // int64 [places], the token of each; T where it is empty
   at::Tensor place = {};   // int64 [T], the place of each token
   at::Tensor keeps = {};   // fp32 [lanes, chunks], 0 where a chunk begins a document, else 1
-  // Of packed lanes with several documents, else undefined, with n = lanes * chunks: bool [n,
+  // For packed lanes with several documents, else undefined, with n = lanes * chunks: bool [n,
   // chunk, chunk], whether two places are of one document; bool [n, chunk], whether that is the
   // document before the chunk (before a lane's first: whatever comes before it).
   at::Tensor is_same = {}, goes_on = {};

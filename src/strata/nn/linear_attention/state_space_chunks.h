@@ -19,7 +19,7 @@ struct SpaceInputs {
   at::Tensor rate;   // [h], below 0
 };
 
-// Of tokens, each [T, ...]; rate [h].
+// Gradients by token, each [T, ...]; rate [h].
 struct SpaceGradients {
   at::Tensor x, b, c, steps, rate;
 };

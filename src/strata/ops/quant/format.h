@@ -26,7 +26,7 @@ enum class Kind {
 // What is so of whole numbers alone.
 struct IntParts {
   int64_t bits = 4;  // of a code: 4 or 8
-  // In which scales rest, and to which every value is rounded.
+  // The type in which scales are stored, and to which every value is rounded.
   Element scale_type = Element::kFloat;
   bool has_zeros = false;  // codes that mean zero, one a scale; else the middle one of all does
   bool has_order = false;  // of each column its group; else one group comes after the other

@@ -27,7 +27,7 @@ class RangeQuantizer {
   // After the last range: now scales() and what follows are those of the matrix.
   void finish();
 
-  // As QuantizedMatrix has them.
+  // The scales as QuantizedMatrix has them.
   at::Tensor scales() const;
   at::Tensor nested() const;
   at::Tensor mean() const;

@@ -39,7 +39,7 @@ class RunCheckpoints {
   // After go_on(). Rank 0.
   std::string seen(const std::filesystem::path& source) const;
 
-  // Of this run and of those that it goes on from; empty where an older version or another tool
+  // The id of this run and of those that it continues; empty where an older version or another tool
   // saved what it went on from: then it needs a new one, by begin_anew().
   const std::string& run_id() const { return run_id_; }
   // Finished before this process began.

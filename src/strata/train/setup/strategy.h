@@ -16,7 +16,7 @@ namespace strata::train {
 // Throws ConfigError when the sizes do not make up the world.
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size, int local_world_size);
 
-// Of the strategy: all but offload_activations, which depends on what computes.
+// The strategy's options: all but offload_activations, which depends on the device.
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
 
 // What computes.
