@@ -41,7 +41,7 @@ std::vector<std::filesystem::path> set_aside(const std::filesystem::path& output
 std::vector<std::filesystem::path> candidates(const std::string& resume_from,
                                               const std::filesystem::path& output_dir);
 
-// What a run that began `time` seconds after 1970 has saved to go on from, as
+// What a run that began `time` seconds after 1970 has saved to continue from, as
 // resume_from_checkpoint takes it: "true"; a path, where `latest` found no room and an earlier
 // run's reach further; or empty. For words alone: a file server may have another time.
 std::string saved_since(const std::filesystem::path& output_dir, double time);

@@ -76,7 +76,7 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // Starts a save and returns when training may go on: after the copy (in the background) or the
+  // Starts a save and returns when training may continue: after the copy (in the background) or the
   // whole save. Returns the outcome of the save before, if nobody has asked for it yet. Throws
   // CommError where a collective after the state has been ended from outside.
   std::optional<SaveOutcome> save(SaveRequest request, Removal removal = {},

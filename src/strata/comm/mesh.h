@@ -90,7 +90,7 @@ struct SentBytes {
 };
 SentBytes sent_bytes(const Mesh& mesh);
 
-// What the transports that a fake mesh imitates would take of a process, beside tensors.
+// What the transports that a fake mesh imitates would take of a process, besides tensors.
 int64_t imitated_process_bytes(const Mesh& mesh);
 
 }  // namespace strata::comm

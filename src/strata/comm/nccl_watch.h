@@ -38,7 +38,7 @@ class NcclWatch {
  public:
   explicit NcclWatch(NcclWatched watched);
   // Ends the communicator: in order, or, where end_orderly() was not called, without the others.
-  // That may take for ever beside a rank that hangs, since NCCL's own threads wait for its
+  // That may take forever beside a rank that hangs, since NCCL's own threads wait for its
   // connections to close: after some seconds it is left to itself, and the process has to end by
   // _exit().
   ~NcclWatch();

@@ -246,7 +246,7 @@ void LoadedModel::note_template(const std::string& name, const fs::path& folder)
 }
 
 void LoadedModel::load_base(const hf::ModelFolder& folder, const DecodedForms& decoded) {
-  // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
+  // Weights stay gathered, so they are stored in the compute type: home and slot are then the same.
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
   model_->follow_tie(folder);
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);

@@ -1,5 +1,5 @@
 // Where inputs of recomputed blocks rest between their forward and their backward pass when that is
-// not the memory in which blocks compute: pinned host memory beside a GPU, or files. Owns: that
+// not the memory in which blocks compute: pinned host memory with a GPU, or files. Owns: that
 // memory, the files and what is on its way. Never: which blocks, nor when; the schedule has that.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace strata::shard {
 struct ActivationHomeOptions {
   enum class Place {
     kWhereComputed,  // nothing is moved
-    kHost,           // host memory, beside a GPU pinned
+    kHost,           // host memory, with a GPU pinned
     kFiles,          // beside a CPU
   };
   Place place = Place::kWhereComputed;

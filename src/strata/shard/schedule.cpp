@@ -214,7 +214,7 @@ class Placement {
 };
 
 // A unit is read while the units that are gathered before it, `ahead` of them, are gathered and
-// compute. What is gathered from parts rests in memory.
+// compute. What is gathered from parts is stored in memory.
 Schedule place_reads(const Schedule& schedule, int ahead) {
   const auto reads = [](const Step& step) { return step.action == Action::kGather && !step.part; };
   std::vector<int> order;

@@ -23,7 +23,7 @@ struct Home {
   // for what is not done every step.
   at::Tensor value;
   at::Tensor gradient;               // [shard_numel], fp32; undefined for frozen segments
-  std::optional<FileRegion> region;  // of UnitStore::file(), when the value rests there
+  std::optional<FileRegion> region;  // of UnitStore::file(), when the value is stored there
 };
 
 struct StoreOptions {
@@ -38,7 +38,7 @@ struct StoreOptions {
   // the same memory: no setting asks for it, but tests use it to cover the code path of a GPU run.
   bool homes_on_host = false;
   WrapPolicy wrap = {};
-  FileHomeOptions parameter_files = {};  // on: parameters rest in a file (NVMe offload)
+  FileHomeOptions parameter_files = {};  // on: parameters are stored in a file (NVMe offload)
 };
 
 // What the homes of one rank take up in a file.

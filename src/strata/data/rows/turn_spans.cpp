@@ -213,7 +213,7 @@ bool TurnSpans::is_shown(size_t k) const {
   }
 }
 
-// Of a template that only appends, but for the reasoning of earlier answers.
+// Of a template that only appends, except for the reasoning of earlier answers.
 std::optional<ByteSpan> TurnSpans::find_appended(size_t k, const std::string& before) const {
   const std::string& text = chat_.text;
   if (!text.starts_with(before)) return std::nullopt;

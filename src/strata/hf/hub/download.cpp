@@ -42,7 +42,7 @@ std::string read_token() {
   return token;
 }
 
-// Percent-encodes a path, but for its slashes.
+// Percent-encodes a path, except for its slashes.
 std::string encode_path(const std::string& path) {
   std::string out;
   for (const char c : path) {

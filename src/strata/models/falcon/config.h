@@ -31,7 +31,7 @@ struct FalconNames {
   std::string dense = "self_attention.dense";
   std::string mlp_input = "mlp.dense_h_to_4h";
   std::string mlp_output = "mlp.dense_4h_to_h";
-  std::string norms[2] = {"input_layernorm", "post_attention_layernorm"};  // but for kTwo
+  std::string norms[2] = {"input_layernorm", "post_attention_layernorm"};  // except for kTwo
 };
 
 // How q, k and v lie in the rows of the one matrix, of as many heads of k and v as of q.

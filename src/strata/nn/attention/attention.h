@@ -1,4 +1,4 @@
-// Self-attention with rotary positions as one autograd function, causal but for encoders. Owns:
+// Self-attention with rotary positions as one autograd function, causal except for encoders. Owns:
 // rotation, attention and their backward, and the use of the cache. Never: projections.
 #pragma once
 

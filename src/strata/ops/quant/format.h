@@ -1,4 +1,4 @@
-// How a quantised matrix rests in memory: the formats of bitsandbytes, MXFP4, fp8, and whole
+// How a quantised matrix is stored in memory: the formats of bitsandbytes, MXFP4, fp8, and whole
 // numbers in groups, as one flat array of bytes a matrix. Owns: names, sizes and offsets. Never:
 // arithmetic, tensors; includes nothing of libtorch, so that a memory plan can ask for sizes.
 //

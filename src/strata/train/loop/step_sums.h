@@ -1,5 +1,5 @@
 // What a run's steps add up to: since the last log, and over all of the run and of those that it
-// goes on from; and how fast they are. Owns: the sums. Never: where they are shown
+// continues from; and how fast they are. Owns: the sums. Never: where they are shown
 // (report/run_log.h).
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace strata::train {
 
-// Every rank must report the same but for times, which are its own.
+// Every rank must report the same except for times, which are its own.
 class StepSums {
  public:
   using Clock = std::chrono::steady_clock;

@@ -52,7 +52,7 @@ class Trainer {
   bool is_stopped() const { return is_stopped_; }
   // Whether SIGTERM asks this rank to, also after the last step.
   bool is_told_to_end() const { return signals_ && signals_->is_told_to_end(); }
-  // Whether an update has changed weights, in this run or in those that it goes on from.
+  // Whether an update has changed weights, in this run or in those that it continues from.
   bool has_learned() const { return has_learned_; }
   // For the code that writes the result after run().
   RunSaver& saver() { return saver_; }
@@ -184,7 +184,7 @@ class Trainer {
   Json machine_readings() const;
   // The time of this run and of those that it continues, loading included. Rank 0.
   double elapsed_seconds() const;
-  // Makes elapsed_seconds() go on from the rows of metrics.jsonl. Rank 0.
+  // Makes elapsed_seconds() continue from the rows of metrics.jsonl. Rank 0.
   void count_on();
   // The reference's estimate: six for each token of the run and weight outside of embeddings.
   double floating_point_operations() const;
@@ -229,7 +229,7 @@ class Trainer {
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end
   std::filesystem::path best_checkpoint_;
   int64_t step_ = 0;
-  double seconds_before_ = 0;  // rank 0: of the runs that this one goes on from
+  double seconds_before_ = 0;  // rank 0: of the runs that this one continues from
 };
 
 }  // namespace strata::train

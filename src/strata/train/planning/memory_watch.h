@@ -55,7 +55,7 @@ class MemoryWatch {
     int64_t num_small = 0;
   };
   Taken so_far_, after_third_step_;
-  Taken last_step_;  // in it alone, but for the bytes
+  Taken last_step_;  // in it alone, except for the bytes
   comm::SentBytes sent_;
 };
 

@@ -55,7 +55,7 @@ class Objective {
   virtual double num_losses(const nn::LossSums& sums) const = 0;
 };
 
-// Threads: const methods from any, but for those that run beside begin() or end_step().
+// Threads: const methods from any, except for those that run beside begin() or end_step().
 class Recipe {
  public:
   virtual ~Recipe() = default;
@@ -68,7 +68,7 @@ class Recipe {
   // return to a checkpoint. Collective.
   virtual void begin(int64_t step) { (void)step; }
   // Called after `step` steps, before what is due then. False: broken off as a rank was asked to
-  // stop; a run that goes on from there begins with it. Collective.
+  // stop; a run that continues from there begins with it. Collective.
   virtual bool end_step(int64_t step, const StopRequest& asked) {
     (void)step, (void)asked;
     return true;

@@ -127,7 +127,7 @@ void RunSaver::finish_last_save() {
   if (bad[0] > 0) left.clear();
   fs::path newest;
   try {
-    // By its own name, whatever was named to go on from it, and whatever step it is of.
+    // By its own name, whatever was named to continue from it, and whatever step it is of.
     newest = checkpoint::candidates("true", config_.train.output_dir).front();
     checkpoint::finish_save(newest, left);
   } catch (const std::exception& error) {

@@ -1,5 +1,5 @@
 // A run's saves, from the room that they need before the first step to the one that a request to
-// stop makes. Owns: the saver, what lies beside tensors in checkpoints and is the same in all,
+// stop makes. Owns: the saver, what lies besides tensors in checkpoints and is the same in all,
 // whether this rank was asked to save. Never: the decision when a save is due (loop/trainer.h),
 // nor which checkpoints count (run_checkpoints.h).
 #pragma once
@@ -69,8 +69,8 @@ class RunSaver {
 
   // Whether this rank was asked to save, now or before. Kept until a save has been made.
   bool is_asked();
-  // Saves the state after the steps so far, and training goes on. Whoever asks for a checkpoint
-  // means to go on from it, whatever save_strategy and save_only_model say.
+  // Saves the state after the steps so far, and training continues. Whoever asks for a checkpoint
+  // means to continue from it, whatever save_strategy and save_only_model say.
   void save_on_request(const RunMoment& moment);
   // What a later run needs to go on, where it is not saved. Afterwards report() must be asked.
   std::optional<checkpoint::SaveOutcome> save_to_stop(const RunMoment& moment);
