@@ -60,7 +60,7 @@ void append_types(std::span<const ExampleView> rows, MicroBatch& batch) {
   }
 }
 
-// Of labelled rows.
+// Targets of labelled rows.
 void append_targets(std::span<const ExampleView> rows, MicroBatch& batch) {
   const auto has_targets = [](const ExampleView& row) { return !row.row_targets.empty(); };
   if (std::ranges::none_of(rows, has_targets)) return;

@@ -76,7 +76,7 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
       subject, name);
 }
 
-// Of adapters to choose from, where nothing else names a model.
+// The base of adapters to choose from, where nothing else names a model.
 fs::path base_of_first_adapter(const LoadOptions& options) {
   if (options.adapters.empty()) {
     throw ConfigError(
@@ -130,7 +130,7 @@ void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& a
   }
 }
 
-// That of the paths is called as its folder.
+// The adapter given by the paths is called after its folder.
 std::vector<NamedAdapter> all_adapters(const ModelPaths& paths, const LoadOptions& options) {
   std::vector<NamedAdapter> adapters;
   if (!paths.adapter.empty()) {

@@ -163,7 +163,7 @@ class Supervisor {
     return std::clamp(plan_.hang_timeout / 20, milliseconds(50), milliseconds(5000));
   }
 
-  // Those that run and have taken their page.
+  // The ranks that run and have taken their page.
   std::vector<Observation> observe_ranks() const {
     std::vector<Observation> ranks;
     for (const Worker& worker : workers_) {

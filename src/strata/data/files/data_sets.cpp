@@ -162,7 +162,7 @@ class SetReader {
                       request_.split, path_.string());
   }
 
-  // Of a split, or `limit` where it has more.
+  // The number of rows of a split, or `limit` if it has more.
   int64_t num_rows(const std::string& split, int64_t limit) const {
     const auto known = sizes_.find(split);
     if (known != sizes_.end()) return std::min(known->second, limit);
@@ -221,7 +221,7 @@ std::string left_out_line(const std::string& subject, const std::vector<fs::path
       subject, fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} more", others));
 }
 
-// Of a card's chosen configuration.
+// Other keys of a card's chosen configuration.
 std::vector<DatasetConfiguration::OtherKey> other_keys(const fs::path& path,
                                                        const std::string& configuration) {
   if (!fs::is_directory(path)) return {};

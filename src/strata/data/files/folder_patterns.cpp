@@ -119,7 +119,7 @@ Splits splits_by_shards(const std::vector<std::string>& files) {
   return splits;
 }
 
-// Those of one split, the files of each rule sorted, each file once.
+// The files of one split, those of each rule sorted, each file once.
 std::vector<std::string> files_of(const std::vector<std::string_view>& words, bool by_folder,
                                   const std::vector<std::string>& files) {
   std::vector<std::string> found;

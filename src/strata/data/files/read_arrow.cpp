@@ -69,7 +69,7 @@ void require_names(const arrow::FieldVector& fields, const std::string& file) {
   }
 }
 
-// Of two columns of one name a row would have to leave one out.
+// If two columns have one name, a row would have to leave one out.
 void require_distinct(const arrow::Schema& schema, const std::vector<int>& columns,
                       const std::string& file) {
   std::set<std::string_view> seen;

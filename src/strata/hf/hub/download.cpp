@@ -244,7 +244,7 @@ class Downloader {
     link_blob(blob, link);
   }
 
-  // As huggingface_hub calls it.
+  // The name that huggingface_hub gives it.
   static fs::path part_of(const fs::path& blob) { return blob.string() + ".incomplete"; }
 
   void download(const std::string& url, const std::string& name, const RemoteFile& remote,

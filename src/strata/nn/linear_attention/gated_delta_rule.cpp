@@ -103,7 +103,7 @@ Chunks make_chunks(const Heads& heads, const DeltaCall& call) {
           .decay = by_chunk(last.exp().unsqueeze(-1))};
 }
 
-// Of operations that autograd follows.
+// Built from operations that autograd follows.
 DeltaResult run_chunks(const Heads& heads, const DeltaCall& call) {
   const Chunks chunks = make_chunks(heads, call);
   const auto num_chunks = static_cast<size_t>(call.lanes.num_chunks);

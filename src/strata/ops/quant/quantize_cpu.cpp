@@ -12,7 +12,7 @@
 namespace strata::ops::quant::cpu {
 namespace {
 
-// For processors without a kernel of their own.
+// Plain loops for processors without a kernel of their own.
 struct OneLane {
   static constexpr int64_t kLanes = 1;
   using Floats = float;

@@ -41,7 +41,7 @@ Finding locate(const at::Tensor& values, int64_t first_element) {
   return {};
 }
 
-// Of a matrix in codes; every rank has it whole.
+// Searches a matrix in codes; every rank has it whole.
 std::optional<Finding> look_into_codes(const nn::Parameter& parameter, const at::Tensor& bytes) {
   const at::Tensor values = parameter.decoded(bytes, at::kFloat).reshape({-1});
   if (checkpoint::is_finite(values)) return std::nullopt;

@@ -166,7 +166,7 @@ void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,
                     3 * beside + settings_text_.size();
     plan.result_bytes = result_bytes_;
   }
-  // Of the files of a checkpoint, and of the result, the largest.
+  // The largest of the files of a checkpoint and of the result.
   const uint64_t parts =
       saving_policy(config_).in_whole_files ? 1 : trainee_.store->mesh().shard->size();
   const uint64_t largest =
