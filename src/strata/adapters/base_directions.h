@@ -1,5 +1,5 @@
 // A and B that come off the base's own weight: PiSSA, OLoRA and LoftQ.
-// Owns: the formulas of one weight. Never: draws (but for those handed in), where values lie.
+// Owns: the formulas of one weight. Never: draws (except for those handed in), where values lie.
 // Source: PEFT tuners/lora/layer.py (pissa_init, olora_init), utils/loftq_utils.py.
 #pragma once
 

@@ -28,7 +28,7 @@ void check_rank(const nn::Linear& layer, int64_t rank, int64_t most_of_all) {
       rank, layer.path(), layer.out_features(), layer.in_features(), most);
 }
 
-// Of some of them PEFT makes something else here.
+// For some of these settings PEFT makes something else here.
 void check_conv1d(const nn::Linear& layer, const LoraOptions& options) {
   if (!layer.weight().is_transposed() || !changes_base(options)) return;
   throw ConfigError(

@@ -47,11 +47,11 @@ struct LoraOptions {
   // Parameters of experts that get branches, by their names or by "." + entry at the end of those
   // (target_parameters.h). Beside them, no module need be a target.
   std::vector<std::string> target_parameters = {};
-  // Never targeted, by the same two kinds of rules.
+  // Modules that are never targeted, by the same two kinds of rules.
   std::vector<std::string> exclude_modules = {};
   std::optional<std::string> exclude_pattern = {};
-  // Only these layers of a list's matches; empty: all. The number is the first one in the path, or
-  // the one behind a name of `layers_pattern`.
+  // Only matches in these layers; empty: all. The number is the first one in the path, or
+  // the one after a name of `layers_pattern`.
   std::vector<int64_t> layers_to_transform = {};
   std::vector<std::string> layers_pattern = {};
   // Another rank or alpha for modules whose path's end matches; the first that does decides.

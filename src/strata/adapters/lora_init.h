@@ -5,7 +5,7 @@
 // torch.nn.Linear draws them. "orthogonal": of an even rank (Buettner 2024). "pissa",
 // "pissa_niter_N" (Meng et al. 2024) and "olora" (Buyukakyuz 2024): of the base's weight, from
 // which the branch's part is taken off. "loftq" (Li et al. 2023): the base becomes what 4 or 8 bits
-// keep of it, A and B the best approximation of the rest; a base that rests in 4 bits stays as
+// keep of it, A and B the best approximation of the rest; a base that is stored in 4 bits stays as
 // it is (PEFT's replace_lora_weights_loftq). Source: PEFT tuners/lora/layer.py,
 // utils/loftq_utils.py. VeRA: tuners/vera/layer.py. Prompts and prefixes: rows of
 // torch.nn.Embedding, or of the base's embedding (tuners/prompt_tuning/model.py).

@@ -58,7 +58,7 @@ bool is_matched_by(const std::string& path, const std::string& expression) {
   return hf::ModulePattern(expression).matches(path);
 }
 
-// As rank_of() and alpha_of() read the keys.
+// Matches keys as rank_of() and alpha_of() read them.
 bool is_key_of(const std::string& path, const std::string& key) {
   return hf::ModulePattern("(.*\\.)?(" + key + ")").matches(path);
 }

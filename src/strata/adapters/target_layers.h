@@ -42,7 +42,7 @@ class LayerNumbers {
   // `names`: layers_pattern, expressions in Python's syntax for what stands before the number;
   // empty: any segment that has another before it.
   explicit LayerNumbers(const std::vector<std::string>& names);
-  // The first number with something behind it; nothing outside of the layers.
+  // The first number with something after it; nothing outside of the layers.
   std::optional<int64_t> of(const std::string& path) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace strata::adapters {
 
 // Makes the biases trainable that options.bias asks for: of the layers that have a branch, or all,
-// those of norms behind those of layers; but for those of `saved`, the weights of modules_to_save.
+// those of norms after those of layers; but for those of `saved`, the weights of modules_to_save.
 // Requires: the branches are attached.
 std::vector<AdapterTensor> train_biases(const LoraOptions& options, models::Model& model,
                                         const std::vector<std::string>& saved);

@@ -32,7 +32,7 @@ bool claim(const Descriptor& file) { return ::flock(file.get(), LOCK_EX | LOCK_N
 
 constexpr pid_t kLargestProcess = 4194304;  // Linux' PID_MAX_LIMIT: a date is none
 
-// The number of a process behind the prefix, as it is written, if the name is nothing else.
+// The number of a process after the prefix, as it is written, if the name is nothing else.
 std::optional<pid_t> process_in(const std::string& name, const std::string& prefix) {
   if (!name.starts_with(prefix)) return std::nullopt;
   pid_t process = 0;

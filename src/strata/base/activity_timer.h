@@ -14,7 +14,7 @@ enum class Activity {
   kLoss,         // of given logits; their products are matrix products
   kCollectives,  // calling and waiting
   kUpdate,       // gradient norm and update rule
-  kFiles,        // waiting for what rests in files
+  kFiles,        // waiting for what is stored in files
   kData,         // batches from prepared data
 };
 inline constexpr int kNumActivities = 8;

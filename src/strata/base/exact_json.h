@@ -15,7 +15,7 @@ namespace strata {
 Json parse_json_exactly(std::string_view text, const std::string& subject,
                         const JsonOptions& options = {});
 
-// The digits, behind their sign, of an integer that parse_json_exactly kept; nothing for any other
+// The digits, after their sign, of an integer that parse_json_exactly kept; nothing for any other
 // value. nlohmann's type knows none: such a value is no number to it. dump_python writes them.
 std::optional<std::string_view> big_integer(const Json& value);
 

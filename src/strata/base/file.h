@@ -64,7 +64,7 @@ class AtomicFolder {
   const std::filesystem::path& final_path() const { return final_; }
   // Syncs every file below path(), renames it to the final name, syncs the parent folder.
   void commit();
-  // Whether it has its final name, also where commit() failed in the sync behind the rename: then a
+  // Whether it has its final name, also where commit() failed in the sync after the rename: then a
   // loss of power may still take the name away.
   bool is_in_place() const { return committed_; }
 

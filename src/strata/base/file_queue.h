@@ -21,7 +21,7 @@ constexpr uint64_t aligned_down(uint64_t bytes) { return bytes & ~uint64_t{kDire
 constexpr uint64_t aligned_up(uint64_t bytes) { return aligned_down(bytes + kDirectAlignment - 1); }
 
 // A file of fixed size for transfers that pass the page cache by where its file system can do that
-// (O_DIRECT), so that what rests in it takes no memory.
+// (O_DIRECT), so that what is stored in it takes no memory.
 // Errors: IoError when it cannot be created, or when the disk has no room for all of it: the blocks
 // are reserved here, so that a disk that fills up later does not end a run.
 class DirectFile {

@@ -68,7 +68,7 @@ Record read_record(const fs::path& path) {
   return record;
 }
 
-// The renames behind a commit. Every step may have been done before, by whoever was cut short.
+// The renames after a commit. Every step may have been done before, by whoever was cut short.
 class Publication {
  public:
   Publication(const fs::path& folder, FileSystem& files)
@@ -91,7 +91,7 @@ class Publication {
       }
       require(files_.rename(ready_ / name, target), name);
     }
-    // Behind the entry nothing is left to do; what has such a name now is another file.
+    // After the entry nothing is left to do; what has such a name now is another file.
     for (const std::string& name : removed) {
       if (!has_entry && !entry.empty()) continue;
       require_own_place(name);

@@ -13,7 +13,7 @@
 namespace strata {
 namespace {
 
-// Decodes the valid UTF-8 sequence at `i` and moves `i` behind it.
+// Decodes the valid UTF-8 sequence at `i` and moves `i` past it.
 uint32_t next_code_point(std::string_view text, size_t& i) {
   const auto first = static_cast<unsigned char>(text[i++]);
   const int tails = first < 0x80 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;

@@ -209,7 +209,7 @@ class Parser {
                                has_less(word ^ ('\\' * kOnes), 1)) &
                               kHighBits;
       if (others == 0) continue;
-      // A borrow marks bytes behind the first other one only.
+      // A borrow marks bytes after the first other one only.
       at_ += static_cast<size_t>(std::countr_zero(others)) / 8;
       return;
     }

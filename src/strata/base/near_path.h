@@ -8,7 +8,7 @@
 namespace strata {
 
 // For a path that is not there: paths with the names that are closest to the first part that is
-// missing, in the folder where it is missing, at most three, nearest first; with the parts behind
+// missing, in the folder where it is missing, at most three, nearest first; with the parts after
 // it where they are there.
 std::vector<std::string> near_paths(const std::filesystem::path& missing);
 

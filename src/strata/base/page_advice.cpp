@@ -6,7 +6,7 @@
 namespace strata {
 namespace {
 
-// Of the C library only from its 2.35 on.
+// The C library has these only from 2.35 on.
 constexpr int kPopulateRead = 22, kPopulateWrite = 23;
 
 void advise(const void* data, size_t size_bytes, int advice) {

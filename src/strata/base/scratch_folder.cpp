@@ -42,7 +42,7 @@ void remove_folder(const fs::path& folder) {
       folder.string(), errno_text(error_number));
 }
 
-// Of an owner that was killed before the folder had its name.
+// Removes what an owner left that was killed before the folder had its name.
 void remove_half_made(const fs::path& folder) {
   std::error_code error;
   const fs::file_time_type made = fs::last_write_time(folder, error);

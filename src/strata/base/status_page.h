@@ -34,7 +34,7 @@ struct StatusPage {
   StatusText<3> collective;
   StatusText<3> group;
 
-  // The same of a collective that the rank's GPU has not ended, behind which the host may stand
+  // The same for a collective that the rank's GPU has not finished, for which the host may wait
   // without waiting in a collective of its own. Threads: of the rank any, one after the other.
   struct OfDevice {
     std::atomic<int64_t> since_ms;

@@ -23,18 +23,18 @@ struct BlockSizes {
 
 // XXH3-64 as this many digits for each block.
 inline constexpr size_t kSumDigits = 16;
-// Of `size_bytes`, the last of them may be shorter. Requires: block_bytes > 0.
+// Blocks of `size_bytes`, the last of which may be shorter. Requires: block_bytes > 0.
 constexpr uint64_t num_blocks(uint64_t size_bytes, uint64_t block_bytes) {
   return size_bytes / block_bytes + (size_bytes % block_bytes != 0 ? 1 : 0);
 }
 
-// Of bytes that come in parts, however they are cut. Requires: block_bytes > 0.
+// Checksums of bytes that arrive in parts of any size. Requires: block_bytes > 0.
 class BlockSums {
  public:
   explicit BlockSums(uint64_t block_bytes) : block_bytes_(block_bytes) {}
 
   void update(std::span<const std::byte> bytes);
-  // The digits of all blocks, one behind the other; none of no bytes. No more may come.
+  // The digits of all blocks, one after the other; none of no bytes. No more may come.
   std::string take();
 
  private:

@@ -20,12 +20,12 @@
 namespace strata::checkpoint {
 
 struct ExportOptions {
-  // Of floating weights in the files, rounded to nearest; none: as they rest (fp32 of what trains).
+  // Type of floating weights in the files, rounded to nearest; none: as stored (fp32 if trained).
   std::optional<at::ScalarType> type = {};
   SmallFiles beside = {};  // rank 0: published together with the weights
   Trained trained = Trained::kYes;
   FileSystem* files = &real_file_system();
-  // Of all ranks, on which they wait for rank 0's disk; null: the world's, with its time-out.
+  // The group of all ranks, to wait for rank 0's disk; null: the world's, with its time-out.
   comm::Group* group = nullptr;
 };
 
@@ -40,7 +40,7 @@ class ExportRefused : public IoError {
 void on_disk_of_rank_0(comm::Group& world, const std::string& what,
                        const std::function<void()>& work);
 
-// In which type a weight stands in a file: codes and buffers keep theirs.
+// The type of a weight in a file: codes and buffers keep theirs.
 at::ScalarType written_type(const nn::Parameter& parameter, std::optional<at::ScalarType> type);
 
 // model.safetensors, or shards of at most `max_shard_size` bytes and their index, in FOLDER.

@@ -29,7 +29,7 @@ enum class Trained {
 
 // Which matrices of zeros were never saved: those that start as something else, and those of an
 // adapter that start as zeros if they all still are after an update. One alone may be: no gradient
-// reaches a layer behind which the model itself multiplies by zeros.
+// reaches a layer after which the model itself multiplies by zeros.
 class ZeroCheck {
  public:
   explicit ZeroCheck(Trained trained) : trained_(trained) {}
@@ -62,7 +62,7 @@ class ExportFiles {
   void add_text(const std::string& file, std::string content);
   // All bytes of one tensor.
   void write(const std::string& name, std::span<const std::byte> data);
-  // The same in parts, one behind the other.
+  // The same in parts, one after the other.
   void append(const std::string& name, std::span<const std::byte> data);
   // Completes the files, reads them back and puts them in place (base/folder_update.h); weights of
   // an earlier model in the folder go, and so does what an earlier run's result has beside its
@@ -93,7 +93,7 @@ class ExportFiles {
   Trained trained_;
   FileSystem& file_system_;
   FolderUpdate update_;
-  std::vector<File> files_;  // behind the folder they lie in
+  std::vector<File> files_;  // after the folder they lie in
   std::map<std::string, std::string> texts_;
   std::unordered_map<std::string, size_t> file_of_;
   // What was written of a tensor so far.

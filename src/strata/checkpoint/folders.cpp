@@ -54,7 +54,7 @@ bool holds(const fs::path& folder, const char* name) {
   return fs::exists(folder / name, unseen);
 }
 
-// Of a folder that list() leaves out.
+// The reason for a folder that list() leaves out.
 std::string why_passed_over(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return "it is no folder";

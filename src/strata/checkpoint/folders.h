@@ -24,7 +24,7 @@ struct PassedOver {
   std::filesystem::path folder;
   std::string reason;
 };
-// By ascending step.
+// Sorted by ascending step.
 std::vector<PassedOver> passed_over(const std::filesystem::path& output_dir);
 
 // Whether resume_from_checkpoint means the newest of the output folder.
@@ -41,7 +41,7 @@ std::vector<std::filesystem::path> set_aside(const std::filesystem::path& output
 std::vector<std::filesystem::path> candidates(const std::string& resume_from,
                                               const std::filesystem::path& output_dir);
 
-// What a run that began `time` seconds after 1970 has saved to go on from, as
+// What a run that began `time` seconds after 1970 has saved to continue from, as
 // resume_from_checkpoint takes it: "true"; a path, where `latest` found no room and an earlier
 // run's reach further; or empty. For words alone: a file server may have another time.
 std::string saved_since(const std::filesystem::path& output_dir, double time);
@@ -49,7 +49,7 @@ std::string saved_since(const std::filesystem::path& output_dir, double time);
 // The key of progress.json under which checkpoints have the launch_time() of their run's launcher
 // (launch/restarts.h).
 inline constexpr const char* kLaunchKey = "launch";
-// As saved_since(), of the runs that one launcher started, whatever clocks say.
+// As saved_since(), for the runs that one launcher started, independent of clocks.
 std::string saved_by_launch(const std::filesystem::path& output_dir, double launch_time);
 
 // What a limit on the number of checkpoints removes, oldest first, until `limit` are left: never

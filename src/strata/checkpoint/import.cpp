@@ -97,7 +97,7 @@ void initialize_from_base(const adapters::LoraAdapter& adapter, shard::UnitStore
 namespace {
 
 // PEFT saves the weight of a targeted output layer as it lies there: codes have no rows to take.
-// Those of 4 bits fill one column, whatever type they are stored as.
+// Codes of 4 bits fill one column, whatever type they are stored as.
 bool holds_rows(const hf::TensorInfo& tensor) {
   return at::isFloatingType(memory_type_of(tensor.dtype)) && tensor.shape.size() == 2 &&
          tensor.shape[1] > 1;

@@ -22,7 +22,7 @@ struct PieceRecord {
   int64_t end = 0;
   std::string checksum;  // XXH3-64 of the piece's bytes, 16 hexadecimal digits
   int64_t offset = 0;
-  // Of a piece of several blocks of this size their checksums, one behind the other: of a part of
+  // Of a piece of several blocks of this size their checksums, one after the other: of a part of
   // it the blocks that it lies in are proof enough. 0: only the whole is proved (smaller pieces,
   // and those of older versions).
   uint64_t block_bytes = 0;

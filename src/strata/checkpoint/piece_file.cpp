@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 // What the checksum reads the processor's cache still has when it is copied to the writer's block.
 constexpr size_t kCachedBytes = size_t{256} << 10;
 
-// Of state that rests in files, how much of the map a save keeps in memory at most.
+// Of state that is stored in files, how much of the map a save keeps in memory at most.
 constexpr size_t kMappedBytes = size_t{4} << 20;
 constexpr size_t kLargestPage = size_t{64} << 10;
 
@@ -86,7 +86,7 @@ void PieceFile::write_one(const Part& p, PieceRecord& record) {
     if (blocks) blocks->update(some);
     writer_->write(p.key, some, begin + done);
     done += some.size();
-    // What rests in a file does so because memory has no room for it.
+    // What is stored in a file is there because memory has no room for it.
     if (!p.piece->rests_in_file || (done - forgotten < kMappedBytes && done < all.size())) {
       continue;
     }

@@ -11,7 +11,7 @@
 
 namespace strata::checkpoint {
 
-// Of an output folder (and the checkpoints in it) that nobody else writes to now. What was done, a
+// For an output folder (and its checkpoints) that nobody else writes to. Returns what was done, a
 // sentence each.
 std::vector<std::string> finish_interrupted(const std::filesystem::path& folder,
                                             FileSystem& files = real_file_system());

@@ -27,14 +27,14 @@ struct SaverOptions {
       copy = snapshot;
 };
 
-// For how many seconds training stood still for a save.
+// How many seconds training paused for a save.
 struct SaveStall {
   double waiting = 0;  // for the save before it, if that was still being written
   double copying = 0;  // the state to host memory; 0 without a background
   double whole = 0;    // all of it
 };
 
-// How a save ended; the rest is this rank's.
+// How a save ended; unless noted, values are this rank's.
 struct SaveOutcome {
   std::filesystem::path folder;  // the same on every rank, and of what wait() returns failure too
   std::string failure;           // empty: it is there, whole
@@ -51,7 +51,7 @@ struct Removal {
   std::vector<std::filesystem::path> kept = {};
 };
 
-// What a rank adds to a request before anything is written. Not collective; what it throws fails
+// What a rank adds to a request before anything is written. Not collective; an exception fails
 // the save, on all ranks alike, and not the run.
 using CompleteRequest = std::function<void(SaveRequest&)>;
 
@@ -76,9 +76,9 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // Starts a save and returns when training may go on: after the copy (in the background) or the
+  // Starts a save and returns when training may continue: after the copy (in the background) or the
   // whole save. Returns the outcome of the save before, if nobody has asked for it yet. Throws
-  // CommError where a collective behind the state has been ended from outside.
+  // CommError where a collective after the state has been ended from outside.
   std::optional<SaveOutcome> save(SaveRequest request, Removal removal = {},
                                   const CompleteRequest& complete = {});
   // How a save ended on this rank, once, when it has ended; wait() returns it all the same. Never

@@ -6,7 +6,7 @@
 
 namespace strata::cli {
 
-// From here on SIGBUS is followed by an error that names the file, on standard error behind
+// From here on SIGBUS is followed by an error that names the file, on standard error after
 // `label`; the signal then ends the program as it does by default. Once, before there are threads.
 void name_file_of_bus_error(std::string label);
 

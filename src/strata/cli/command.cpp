@@ -218,7 +218,7 @@ int run(int argc, char** argv) {
     return exit_code;
   } catch (const comm::SameFailure& error) {
     std::this_thread::sleep_for(kCauseFirst);
-    // Of another machine nobody may see what rank 0 says.
+    // On another machine nobody may see what rank 0 says.
     return speaks_for_machine() ? fail(error.what(), error.exit_code()) : error.exit_code();
   } catch (const CommError& error) {
     std::this_thread::sleep_for(kCauseFirst);

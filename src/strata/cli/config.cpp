@@ -31,7 +31,7 @@ constexpr const char* kUsage =
     "       strata config docs                    the page docs/guide/settings.md\n"
     "       strata config schema                  a JSON schema of settings files, for editors\n";
 
-// The recipe may stand before the flags, as behind `strata launch`.
+// The recipe may stand before the flags, as after `strata launch`.
 int show(std::vector<std::string> words) {
   std::string recipe;
   if (!words.empty() && is_recipe(words[0])) {

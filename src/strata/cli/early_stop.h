@@ -1,5 +1,5 @@
 // A request to stop that comes while a run is still loading. Owns: what SIGUSR1 does until training
-// has handlers of its own (train/loop/stop_signals.h), and again behind it, and to a launcher while
+// has handlers of its own (train/loop/stop_signals.h), and again after it, and to a launcher while
 // it has no ranks that it could pass it on to. Never: SIGTERM, which launchers send to the ranks
 // beside one that failed; who takes that for a request would have the failed run come again.
 #pragma once

@@ -64,7 +64,7 @@ std::string adapter_words(const SavedState& state) {
                      text(is_known ? "r" : "lora_r"));
 }
 
-// What a run must be like to go on from here.
+// What a run must be like to continue from here.
 std::string resumable(const SavedState& state) {
   const auto setting = [&](const char* name) {
     return checkpoint::setting_text(state.facts().settings, name);

@@ -72,7 +72,7 @@ std::string text_of(const hf::GgufValue& value) {
       cut(dump_python(json["first"], /*indent=*/-1, /*sort_keys=*/false, /*ensure_ascii=*/false)));
 }
 
-// Of an adapter, which is no model.
+// The text about an adapter, which is no model.
 std::string adapter_words(const hf::GgufFile& file) {
   const auto text = [&](const char* key) {
     const hf::GgufValue* value = file.find(key);

@@ -97,7 +97,7 @@ config::Settings settle_settings(const config::Sources& sources) {
   return settings;
 }
 
-// Of accelerators that a recipe leaves idle, and nobody said so.
+// Warns of accelerators that a recipe leaves idle although nobody said so.
 void warn_of_machine(const config::LaunchConfig& launch, const launch::MachineFacts& machine) {
   if (kHasCuda || launch.cpu || machine.num_devices == 0) return;
   print_warnings({fmt::format(
@@ -110,7 +110,7 @@ bool uses_gpus(const config::LaunchConfig& launch, const launch::MachineFacts& m
   return kHasCuda && !launch.cpu && machine.num_devices > 0;
 }
 
-// Of ranks that take turns on what they compute on.
+// Warns of ranks that take turns on the device that they compute on.
 void warn_of_crowd(const config::LaunchConfig& launch, const launch::MachineFacts& machine,
                    int ranks) {
   if (launch.dry_run) return;
@@ -214,7 +214,7 @@ int run_ranks(const config::LaunchConfig& launch, launch::LaunchPlan& plan) {
 void tell_what_is_left(const config::RunConfig& config, int exit_code, double start_time) {
   const bool is_interrupted = std::ranges::any_of(
       std::array{SIGINT, SIGTERM, SIGHUP}, [&](int signal) { return exit_code == 128 + signal; });
-  // Those that saved themselves have said it.
+  // Ranks that saved themselves have said so.
   if (exit_code == 0 || exit_code == launch::kStoppedExitCode) return;
   const fs::path folder = config.train.output_dir;
   const bool is_continued = checkpoint::means_newest(config.train.resume_from_checkpoint);

@@ -151,7 +151,7 @@ std::vector<PlanChange> use_other_memory() {
          p.world_size *= 4;
          return c.shard.sharding_strategy != ShardingStrategy::kNoShard;
        }},
-      // Behind the ranks, which they divide.
+      // After the ranks, which they divide.
       {"twice --sequence_parallel_size and --gradient_accumulation_steps",
        [](config::RunConfig& c, PlannedPlace& p) { return share_rows(c, p, 2); }},
       {"four times --sequence_parallel_size and --gradient_accumulation_steps",

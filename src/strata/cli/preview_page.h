@@ -41,7 +41,7 @@ struct LengthBar {
   int64_t rows = 0;
 };
 
-// From the first bar with a row on; empty ones behind each other are one line.
+// From the first bar with a row on; consecutive empty ones are one line.
 std::vector<LengthBar> length_bars(const Preview& preview);
 
 // A page of one file that loads nothing from elsewhere.

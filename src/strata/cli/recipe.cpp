@@ -82,7 +82,7 @@ void require_meeting_point(const launch::RankEnvironment& ranks) {
   if (ranks.world_size > 1) launch::require_known_host("MASTER_ADDR", ranks.master_addr);
 }
 
-// A rank that is started again goes on from what its run has saved, not from an older run's. Rank
+// A rank that is started again continues from what its run has saved, not from an older run's. Rank
 // 0's look counts for all.
 void resume_after_restart(config::RunConfig& config, int rank) {
   const int count = launch::restart_count();

@@ -24,7 +24,7 @@ class OtherRankFailed : public CommError {
 
 // Runs `work` on this rank, then asks all ranks whether it succeeded everywhere. Collective. The
 // rank that failed throws its own error, the others OtherRankFailed naming `what` - so that no rank
-// goes on alone into the next collective and waits there for ever.
+// goes on alone into the next collective and waits there forever.
 void all_or_nothing(Group& group, const std::string& what, const std::function<void()>& work);
 
 // Runs `work` on this rank and returns, on every rank alike, what the highest rank that failed says

@@ -7,7 +7,7 @@
 
 namespace strata::comm {
 
-// While it lives, threads that the calling one starts get no signals, but for the question where
+// While it lives, threads that the calling one starts get no signals, except for the question where
 // they are and those of their own faults.
 class BlockedSignals {
  public:

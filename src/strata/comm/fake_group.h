@@ -21,7 +21,7 @@ class FakeGroup final : public Group {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Transport transport() const override { return Transport::kFake; }
-  // Of the imitated transport in this process, beside tensors.
+  // What the imitated transport takes in this process, apart from tensors.
   int64_t process_bytes() const;
 
  private:

@@ -15,7 +15,7 @@
 namespace strata::comm {
 namespace {
 
-// What happened, without the source file in front and the advice behind.
+// What happened, without the source file at the start and the advice at the end.
 std::string first_sentence(const std::string& text) {
   std::string reason = text.substr(0, text.find('\n'));
   if (reason.starts_with('[')) reason.erase(0, std::min(reason.find("] "), reason.size() - 2) + 2);

@@ -43,7 +43,7 @@ struct Traffic {
 
 // Threads: one at a time, though not always the same, calls collectives and waits for their works.
 // One that comes while another's collective starts, or its wait() works on what belongs to the
-// group (Use), is told so by an InternalError. rank(), size() and transport(): any.
+// group (Use), gets an InternalError. rank(), size() and transport(): any.
 class Group {
  public:
   Group() = default;
@@ -70,7 +70,7 @@ class Group {
   std::unique_ptr<Work> scatter(at::Tensor out, at::Tensor in, int root);
 
   // Bytes that this rank has read out of other ranks' memory, counted where they are copied or
-  // added. Nothing of a transport that does not see them.
+  // added. No value for a transport that does not see them.
   virtual std::optional<int64_t> received_bytes() const { return std::nullopt; }
 
   const Traffic& traffic() const { return traffic_; }

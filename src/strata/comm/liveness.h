@@ -14,7 +14,7 @@ class Liveness {
   virtual bool has_lost_peer() const { return false; }
 };
 
-// For a host that has waited for results and decides something by them. NCCL's collectives are
+// For a host that has waited for results and bases a decision on them. NCCL's collectives are
 // ended from outside (nccl_watch.h), which leaves tensors as they were and is no error of a stream.
 // Throws CommError once that has happened in the group; nothing of groups that cannot know.
 void require_alive(const Group& group);

@@ -24,7 +24,7 @@ struct Mesh {
   std::unique_ptr<Group> sequence{};  // null: every rank has rows of its own
 
   int sequence_size() const { return sequence ? sequence->size() : 1; }
-  // The ranks as those see them who deal out rows.
+  // The ranks as the code that distributes rows sees them.
   int data_parallel_size() const { return world->size() / sequence_size(); }
   int data_parallel_rank() const { return world->rank() / sequence_size(); }
   // One rank of all that have the same rows: it counts them.
@@ -90,7 +90,7 @@ struct SentBytes {
 };
 SentBytes sent_bytes(const Mesh& mesh);
 
-// What the transports that a fake mesh imitates would take of a process, beside tensors.
+// What the transports that a fake mesh imitates would take of a process, besides tensors.
 int64_t imitated_process_bytes(const Mesh& mesh);
 
 }  // namespace strata::comm

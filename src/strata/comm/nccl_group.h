@@ -15,7 +15,7 @@ namespace strata::comm {
 std::string name_of_gpu(at::Device device);
 
 // Collective over `ranks` of the rendezvous. Throws CommError.
-// Stream: every collective starts behind what the current stream has, and runs beside what comes
+// Stream: every collective starts after what the current stream has, and runs beside what comes
 // later; wait() makes the current stream wait, not the host.
 // `has_lost_peer`: whether a rank of the group is seen to have ended, asked from another thread
 // while the group lives.

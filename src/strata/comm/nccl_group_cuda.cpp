@@ -67,7 +67,7 @@ ncclDataType_t type_of(const at::Tensor& tensor) {
   }
 }
 
-// Collectives wait for each other on the stream; their tensors may be used again behind `done_`.
+// Collectives wait for each other on the stream; their tensors may be used again after `done_`.
 class NcclWork final : public Work {
  public:
   NcclWork(const NcclWatch& watch, std::shared_ptr<c10::cuda::CUDAEvent> done, at::Device device)

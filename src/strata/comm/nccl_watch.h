@@ -1,6 +1,6 @@
 // Watches the collectives of one NCCL communicator from a thread of its own. A GPU waits for a lost
-// rank for ever, and the host behind it, where nothing looks at a clock: this ends the communicator
-// instead, and tells the launcher what the GPU waits for. Owns: the thread, the communicator's end.
+// rank forever, and so does the host that waits for it, as neither has a timeout: this aborts the
+// communicator and tells the launcher what the GPU waits for. Owns: the thread, that abort.
 // Never: starts a collective. Only in builds with CUDA.
 #pragma once
 
@@ -38,7 +38,7 @@ class NcclWatch {
  public:
   explicit NcclWatch(NcclWatched watched);
   // Ends the communicator: in order, or, where end_orderly() was not called, without the others.
-  // That may take for ever beside a rank that hangs, since NCCL's own threads wait for its
+  // That may take forever beside a rank that hangs, since NCCL's own threads wait for its
   // connections to close: after some seconds it is left to itself, and the process has to end by
   // _exit().
   ~NcclWatch();

@@ -72,7 +72,7 @@ std::shared_ptr<NcclWatch::Ending> NcclWatch::abort_aside() const {
       const c10::cuda::CUDAGuard on_device(device);
       ncclCommAbort(communicator);
     } catch (const std::exception&) {
-      // Of the device itself, which has no work any more.
+      // An error of the device itself, which has no work any more.
     }
     ending->finish();
   };

@@ -23,7 +23,7 @@ struct RendezvousOptions {
   int world_size = 1;
   std::string address = "127.0.0.1";
   int port = 29500;
-  // Of rank 0: an open socket bound to the port, which the store takes over; negative: none.
+  // On rank 0: an open socket bound to the port, which the store takes over; negative: none.
   int listen_descriptor = -1;
   // How long any collective waits for its peers.
   std::chrono::seconds timeout{1800};
@@ -65,13 +65,13 @@ class Rendezvous {
 
   const RendezvousOptions& options() const { return options_; }
   c10d::Store& store();  // Requires: world_size > 1.
-  // From now on connections to machines that went silent end (silence_watch.h), while this lives.
+  // While this lives, closes connections to machines that have gone silent (silence_watch.h).
   void watch_connections();
 
   // Collective. Throws ConfigError on every rank that differs from rank 0, naming both, and on
   // rank 0 when any rank differs, so that all end alike before the first collective (I8).
   // `lines`: what the value stands for, of which the first line that differs is named; what stands
-  // behind "  # " in a line may differ.
+  // after "  # " in a line may differ.
   void require_same(const std::string& what, const std::string& value,
                     const std::string& lines = "");
 

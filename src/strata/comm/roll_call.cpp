@@ -212,7 +212,7 @@ class RollCall {
         options_.world_size, options_.rank, size, other, process_of(told));
   }
 
-  // Of rank 0.
+  // On rank 0.
   void await_all() {
     for (int rank = 1; rank < options_.world_size; ++rank) {
       while (!is_there(rank)) {

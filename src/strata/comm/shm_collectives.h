@@ -69,7 +69,7 @@ class ShmCollectives {
   void publish();
   void consume();
   void await_published(int rank);
-  // Of all ranks, a rank's own last.
+  // Waits for all ranks, this rank's own last.
   void await_all_published();
   void put_parts_for_others(size_t part, size_t share, size_t begin, size_t bytes);
   // Copies from a rank's half of this piece.

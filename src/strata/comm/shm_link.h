@@ -76,7 +76,7 @@ class ShmLink {
 
   // Tells the others that `published` or `consumed` of this rank has grown.
   void ring();
-  // Until `counter` of rank `awaited` is at least `value`.
+  // Waits until `counter` of rank `awaited` is at least `value`.
   WaitEnd wait(int awaited, const std::atomic<uint64_t>& counter, uint64_t value,
                std::chrono::milliseconds timeout);
   // From another thread: ends a wait.

@@ -84,7 +84,7 @@ void SilenceWatch::look_at(const Descriptor& socket, Clock::time_point now) {
     seen.resent = info.tcpi_total_retrans;
     return;
   }
-  // Behind a full window the system asks at intervals that grow beyond any limit; each answer sets
+  // After a full window the system asks at intervals that grow beyond any limit; each answer sets
   // the count of probes back.
   const bool is_in_vain =
       info.tcpi_probes >= kAskedInVain || info.tcpi_total_retrans - seen.resent >= kAskedInVain;

@@ -25,9 +25,9 @@ class SilenceWatch {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // Of a connection.
+  // What was seen of a connection.
   struct Seen {
-    Clock::time_point since;  // the machine's last answer, or the first question behind it
+    Clock::time_point since;  // the machine's last answer, or the first question after it
     uint32_t resent = 0;      // segments by then
     Clock::time_point looked_at;
   };

@@ -25,7 +25,7 @@ class StagedWork final : public Work {
     if (!work_) return;
     work_->wait();
     work_.reset();
-    // Pinned memory is given back behind the copy, by libtorch's allocator for it.
+    // Pinned memory is given back after the copy, by libtorch's allocator for it.
     out_.copy_(arrived_, /*non_blocking=*/true);
     out_ = arrived_ = at::Tensor();
   }

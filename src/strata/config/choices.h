@@ -43,7 +43,7 @@ constexpr std::optional<E> value_named(std::string_view name) {
 }
 
 // When something happens. kBest is of saves alone: after an evaluation better than all before. kEnd
-// is of evaluations alone: behind the last step.
+// is of evaluations alone: after the last step.
 enum class Interval : uint8_t { kSteps, kEpoch, kBest, kEnd, kNo };
 constexpr auto spellings(Interval) {
   using enum Interval;

@@ -34,7 +34,7 @@ bool is_settings_file(const std::string& word);
 ParsedFlags parse_command_flags(std::span<const Setting> table, std::string_view command,
                                 std::span<const std::string> arguments);
 
-// The same where words that belong to no flag (paths) stand before, between and behind the flags:
+// The same where words that belong to no flag (paths) stand before, between and after the flags:
 // only a boolean is the value of a switch.
 struct FlagsAndWords {
   ParsedFlags own;

@@ -48,7 +48,7 @@ class RecipeDefaults {
     imply("output_dir", model.substr(model.rfind('/') + 1) + "_LORA_SEQ_2_SEQ_LM");
   }
 
-  // Those of DPOConfig, ORPOConfig and CPOConfig.
+  // The defaults of DPOConfig, ORPOConfig and CPOConfig.
   void imply_pairs() { imply("learning_rate", "1e-6"); }
 
   // KTOConfig's.
@@ -70,7 +70,7 @@ class RecipeDefaults {
     imply_trainer();
   }
 
-  // Those of Seq2SeqTrainingArguments and LoraConfig.
+  // The defaults of Seq2SeqTrainingArguments and LoraConfig.
   void imply_trainer() {
     if (brings_lora_ && merge_.text("use_peft") == "true") imply_lora("8", "0");
     for (const auto& [name, text] : {std::pair{"learning_rate", "5e-5"},

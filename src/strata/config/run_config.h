@@ -141,7 +141,7 @@ struct PreferenceConfig {
   double discopop_tau = 0.05;
   std::optional<double> ld_alpha;  // what tokens beyond the shorter answer's length count
   bool use_weighting = false;      // pairs count by how likely the model finds them (WPO)
-  // The reference takes that share of the model's weights behind so many steps (TR-DPO).
+  // The reference takes that share of the model's weights after so many steps (TR-DPO).
   bool sync_ref_model = false;
   double ref_model_mixup_alpha = 0.6;
   int64_t ref_model_sync_steps = 512;
@@ -240,7 +240,7 @@ struct ShardConfig {
   bool gradient_checkpointing = true;
   Checkpointing checkpointing_mode = Checkpointing::kFull;  // never none
   int64_t checkpointing_layers = 0;                         // of so many layers, the first; 0: all
-  Checkpointing checkpointing_rest = Checkpointing::kNone;  // of the layers behind
+  Checkpointing checkpointing_rest = Checkpointing::kNone;  // of the layers after
   std::string memory_budget;  // that a rank may hold; empty: what is free
   ActivationOffloading activation_offloading = ActivationOffloading::kFalse;
   std::string activation_offloading_path;  // of disk

@@ -221,7 +221,7 @@ void translate_fsdp_words(Merge& merge, std::vector<std::string>& warnings) {
                      merge.text("fsdp_sharding_strategy"));
 }
 
-// run_clm.py's: rows stand one behind another and are cut everywhere.
+// run_clm.py's: rows stand one after another and are cut everywhere.
 void translate_block_size(Merge& merge) {
   const Given* found = merge.find("block_size");
   if (!found) return;

@@ -76,7 +76,7 @@ void reject_binary(const std::string& text, const std::string& name) {
       name);
 }
 
-// yaml-cpp takes a quote for closed where the text ends behind a line's end: a comment keeps it
+// yaml-cpp takes a quote for closed where the text ends after a line's end: a comment keeps it
 // from that. Whoever saves in UTF-16 goes without.
 std::string with_last_comment(const std::string& text) {
   const size_t last = text.find_last_not_of(" \t");

@@ -60,7 +60,7 @@ void append_types(std::span<const ExampleView> rows, MicroBatch& batch) {
   }
 }
 
-// Of labelled rows.
+// Targets of labelled rows.
 void append_targets(std::span<const ExampleView> rows, MicroBatch& batch) {
   const auto has_targets = [](const ExampleView& row) { return !row.row_targets.empty(); };
   if (std::ranges::none_of(rows, has_targets)) return;
@@ -93,7 +93,7 @@ void append_pair(const ExampleView& row, int64_t row_index, int64_t decoder_star
   batch.offsets.push_back(static_cast<int64_t>(batch.ids.size()));
 }
 
-// The document behind the first of every rated row.
+// The document after the first of every rated row.
 std::shared_ptr<const MicroBatch> collate_mismatched(std::span<const ExampleView> rows,
                                                      std::span<const int64_t> row_indices) {
   MicroBatch batch;

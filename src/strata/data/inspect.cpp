@@ -42,7 +42,7 @@ class DocumentInspector {
   }
 
  private:
-  // Whether an end is the last that is trained, but for blanks such as chatml's line end behind it.
+  // Whether an end is the last that is trained, but for blanks such as chatml's line end after it.
   bool ends(std::span<const int32_t> labels) const {
     for (size_t i = labels.size(); i > 0; --i) {
       const int32_t id = labels[i - 1];

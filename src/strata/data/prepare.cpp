@@ -307,7 +307,7 @@ class Preparation::Steps {
     packed_ ? packed_->add(row) : keep(row);
   }
 
-  // Of a rated row.
+  // The own document of a rated row.
   static ExampleView own_document(const ExampleView& row) {
     const auto size = static_cast<size_t>(row.lengths[0]);
     return {row.ids.first(size), row.labels.first(size), row.lengths.first(1), row.rating};

@@ -33,7 +33,7 @@ struct Dataset : DatasetStats {
 // Errors: ConfigError for options that contradict each other or the rows; FormatError with file and
 // line for a row that cannot be used; FormatError if nothing to train on is left.
 // Messages may say whether they are learnt (rows/assistant_mask.h).
-// Deviations from TRL: none in the result for rows that it reads, but for ShareGPT's role names
+// Deviations from TRL: none in the result for rows that it reads, except for ShareGPT's role names
 // (see read_messages), a system column and messages' wishes, which it drops; it fails or silently
 // mislabels where this reports (rows of two kinds, an assistant span whose border has no token).
 // Memory: some batches of rows; with shuffle or an order of its own, rows wait in a scratch file

@@ -10,7 +10,7 @@
 namespace strata::data {
 namespace {
 
-// Of answers that are learnt as wholes.
+// Checks for answers that are learnt as a whole.
 void check_answer_options(const PrepareOptions& options, const char* what) {
   if (options.max_length == 1) {
     throw ConfigError(

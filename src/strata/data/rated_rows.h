@@ -1,6 +1,6 @@
 // From tokenized answers with their ratings to rows as they are trained: what TRL's KTOTrainer does
-// to a set behind tokenizing. Owns: the order of preferences that become rated answers, which
-// documents are too long, and which answer stands behind which other prompt. Never tokenizes.
+// to a set after tokenizing. Owns: the order of preferences that become rated answers, which
+// documents are too long, and which answer stands after which other prompt. Never tokenizes.
 #pragma once
 
 #include <cstdint>

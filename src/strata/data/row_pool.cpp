@@ -41,7 +41,7 @@ std::vector<RowOutcome> RowPool::wait() {
 
 bool RowPool::take_some(size_t& begin, size_t& end) {
   if (next_ >= rows_.size()) return false;
-  // Of few rows, which are long, every thread takes one.
+  // If there are few rows, which are long, every thread takes one.
   const size_t some = std::clamp<size_t>(rows_.size() / (4 * threads_.size()), 1, 16);
   begin = next_;
   end = next_ = std::min(begin + some, rows_.size());

@@ -19,7 +19,7 @@ namespace strata::generate {
 using OnText = std::function<bool(std::string_view piece)>;
 
 // With a chat template every turn is a user message. Without one the model continues plain text:
-// each turn is put behind all that was said before.
+// each turn is put after all that was said before.
 class Conversation {
  public:
   // An empty `system` means none. Both references must outlive the conversation. ConfigError for a

@@ -1,4 +1,4 @@
-// Weights of a base that rest in the codes of its files (MXFP4, fp8, whole numbers) while it
+// Weights of a base that are stored in the codes of its files (MXFP4, fp8, whole numbers) while it
 // answers. Owns: which, of the base and of models over it. Never: codes of bitsandbytes
 // (models/quantization.h), loading.
 #pragma once

@@ -76,7 +76,7 @@ fs::path base_of(const LoadOptions& options, const fs::path& adapter) {
       subject, name);
 }
 
-// Of adapters to choose from, where nothing else names a model.
+// The base of adapters to choose from, where nothing else names a model.
 fs::path base_of_first_adapter(const LoadOptions& options) {
   if (options.adapters.empty()) {
     throw ConfigError(
@@ -130,7 +130,7 @@ void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& a
   }
 }
 
-// That of the paths is called as its folder.
+// The adapter given by the paths is called after its folder.
 std::vector<NamedAdapter> all_adapters(const ModelPaths& paths, const LoadOptions& options) {
   std::vector<NamedAdapter> adapters;
   if (!paths.adapter.empty()) {
@@ -246,7 +246,7 @@ void LoadedModel::note_template(const std::string& name, const fs::path& folder)
 }
 
 void LoadedModel::load_base(const hf::ModelFolder& folder, const DecodedForms& decoded) {
-  // Weights stay gathered, so they rest in the compute type: home and slot are then the same.
+  // Weights stay gathered, so they are stored in the compute type: home and slot are then the same.
   model_ = models::create_model(folder.config(), {.storage = compute_type_});
   model_->follow_tie(folder);
   for (nn::Parameter* parameter : model_->parameters()) parameter->set_requires_grad(false);

@@ -40,7 +40,7 @@ bool has_same_vocabulary(const fs::path& a, const fs::path& b) {
          is_same("added_tokens.json") && added_tokens_of(a) == added_tokens_of(b);
 }
 
-// As the tokenizer finds it, whichever file holds it.
+// The template as the tokenizer finds it, whichever file holds it.
 std::string template_of(const fs::path& folder) {
   const fs::path config = folder / "tokenizer_config.json";
   const Json settings = fs::exists(config) ? read_json_file(config) : Json::object();

@@ -13,7 +13,7 @@
 namespace strata::hf {
 namespace {
 
-// Of what is rounded beside weights, by all methods.
+// Ends of names of what all methods round besides weights.
 constexpr std::array<std::string_view, 8> kActivationEnds = {
     "activation_scale", ".input_scale", ".input_scale_ub", ".output_scale",
     ".q_scale",         ".k_scale",     ".v_scale",        ".kv_scale"};

@@ -17,7 +17,7 @@ std::string in_small_letters(std::string text) {
   return text;
 }
 
-// Of two names of a key the one that is there.
+// Whichever of two names of a key is there.
 const char* named(const Json& entry, const char* key, const char* other) {
   return value_of(entry, key) == nullptr && value_of(entry, other) != nullptr ? other : key;
 }

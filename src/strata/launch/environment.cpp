@@ -136,7 +136,7 @@ RankEnvironment from_slurm(const Reader& reader) {
     }
   }
   // Jobs that share a node must not share a port; all ranks of one job compute the same.
-  // Those of a federation of clusters use all 32 bits.
+  // Job ids of a federation of clusters use all 32 bits.
   const int64_t job = reader.number<int64_t>("SLURM_JOB_ID").value_or(0);
   if (job > 0) found.master_port = 15000 + static_cast<int>(job % 10000);
   return found;

@@ -101,7 +101,7 @@ int settle_processes(const config::LaunchConfig& config, const MachineFacts& mac
 void require_reachable(const config::LaunchConfig& config) {
   const std::string& address = config.main_process_ip;
   if (config.num_machines == 1) return;
-  // That of the default cannot be told from one that was given.
+  // The default address cannot be told from one that was given.
   const bool listens = is_for_listening_only(address);
   if (!address.empty() && address != "127.0.0.1" && !listens) return;
   const std::string fault = address.empty() ? ""

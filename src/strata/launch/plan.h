@@ -26,7 +26,7 @@ struct LaunchPlan {
   // Where this machine's rank 0 will be met: handed to it, so that nobody takes the port meanwhile.
   std::optional<ReservedPort> port;
   std::vector<std::vector<int>> cores;  // by local rank; empty: the system places the threads
-  // A rank that waits for others for longer is taken for a hang; zero: for ever.
+  // A rank that waits for others for longer is taken for a hang; zero: forever.
   std::chrono::milliseconds hang_timeout{0};
   std::filesystem::path stack_dir;  // for the ranks' stacks then
   std::string launch_time;          // as STRATA_LAUNCH_TIME says it

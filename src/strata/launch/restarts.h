@@ -17,7 +17,7 @@ int run_with_restarts(LaunchPlan& plan, const SupervisorOptions& options);
 int restart_count();
 
 // In a rank: when its launcher started, in seconds after 1970; nothing under another launcher. What
-// was saved since is this run's own, so that a restart goes on from there and not from what an
+// was saved since is this run's own, so that a restart continues from there and not from what an
 // earlier run left.
 std::optional<double> launch_time();
 

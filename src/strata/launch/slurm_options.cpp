@@ -79,7 +79,7 @@ std::optional<int64_t> slurm_seconds(std::string_view text) {
   }
   const auto parts = parts_of(text);
   if (!parts || parts->size() > 3) return std::nullopt;
-  // Behind days the first part is hours. Else the last of several is seconds, a lone one minutes.
+  // After days the first part is hours. Else the last of several is seconds, a lone one minutes.
   std::vector<int64_t> units = {kHour, kMinute, 1};
   if (!days && parts->size() < 3) units = {kMinute, 1};
   int64_t seconds = days.value_or(0) * kDay;

@@ -58,7 +58,7 @@ class Supervisor {
     if (options_.meeting != nullptr && exit_code_ == 0 && interrupted_by_ == 0) {
       await_other_machines();
     }
-    // What comes next must not stand behind the bar and the terminal's "^C".
+    // What comes next must not stand after the bar and the terminal's "^C".
     if (interrupted_by_ != 0 && ::isatty(options_.streams.err)) {
       write_all(options_.streams.err, "\n");
     }
@@ -163,7 +163,7 @@ class Supervisor {
     return std::clamp(plan_.hang_timeout / 20, milliseconds(50), milliseconds(5000));
   }
 
-  // Those that run and have taken their page.
+  // The ranks that run and have taken their page.
   std::vector<Observation> observe_ranks() const {
     std::vector<Observation> ranks;
     for (const Worker& worker : workers_) {

@@ -138,7 +138,7 @@ struct Outputs {
   int out_target = -1, err_target = -1;
 };
 
-// Of a rank whose stream is passed on by this process.
+// The channel of a rank whose stream is passed on by this process.
 Channel open_channel(const Worker& worker, int stream) {
   return worker.rank == 0 && ::isatty(stream) == 1 ? open_terminal(stream) : open_pipe();
 }

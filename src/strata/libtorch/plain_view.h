@@ -57,7 +57,7 @@ inline at::Tensor plain_columns(const at::Tensor& whole, int64_t begin, int64_t 
   return view;
 }
 
-// Contiguous matrices of one type and width that lie behind each other in one storage, as one
+// Contiguous matrices of one type and width that follow each other in one storage, as one
 // [all their rows, columns], likewise; undefined where they do not.
 inline at::Tensor joined_rows(at::ArrayRef<at::Tensor> parts) {
   const at::Tensor& first = parts[0];

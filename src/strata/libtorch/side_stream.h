@@ -45,7 +45,7 @@ class SideStream {
                   .getStreamFromGlobalPool(device, /*isHighPriority=*/true);
   }
 
-  // Until its end, what is enqueued goes on the side stream, behind everything that the caller's
+  // Until its end, what is enqueued goes on the side stream, after everything that the caller's
   // stream had when it began.
   class Scope {
    public:

@@ -10,7 +10,7 @@
 
 namespace strata::memory {
 
-// In parameters. A layer is a block that is never split, or a module without modules in it.
+// Sizes in parameters. A layer is a block that is never split, or a module without submodules.
 struct AccelerateCase {
   std::string model_name;
   int64_t num_parameters;

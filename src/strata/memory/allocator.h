@@ -15,13 +15,13 @@ namespace strata::memory {
 // of a model.
 inline constexpr int64_t kSmallestBlock = 32 * 1024;
 
-// From now on CPU tensors come from a range of addresses that never moves and whose pages stay with
+// Makes CPU tensors come from a range of addresses that never moves and whose pages stay with
 // the process: after the first step no tensor costs a system call or a page fault, and the largest
 // resident size is what a plan says. False where the system refuses the range, and in builds whose
 // sanitizer must see every block; everything works as before then. Call once, before tensors exist.
 bool install_cpu_allocator(bool even_in_sanitized_builds = false);
 
-// Of the installed CPU allocator; null when there is none. To be used while holding the mutex:
+// The account of the installed CPU allocator; null without one. Hold the mutex while using it:
 // other threads allocate.
 Account* cpu_account();
 std::mutex& cpu_account_mutex();

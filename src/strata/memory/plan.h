@@ -18,8 +18,8 @@ namespace strata::memory {
 struct WalkOptions {
   std::vector<int64_t> documents{};       // tokens of each document of the largest micro-batch
   std::vector<int64_t> eval_documents{};  // of an evaluation, and of what runs before all steps
-  bool evaluates = false;                 // between the steps and behind them
-  // Of a pass without gradients before that of every micro-batch, and before that of every
+  bool evaluates = false;                 // between the steps and after them
+  // Documents of a pass without gradients before that of each micro-batch, and before that of each
   // evaluation batch; empty: there is none.
   std::vector<int64_t> beside_documents{}, eval_beside_documents{};
   // Trained tokens of the documents of each; none: all that have a next token, of targets all.
@@ -29,11 +29,11 @@ struct WalkOptions {
   bool asks_first = false;  // all of these run forward before the first step
   // Encoder-decoder models: each document's source. Empty: there are none.
   std::vector<int64_t> sources{}, eval_sources{};
-  // Those of the documents that an evaluation answers, and the most tokens of an answer; 0: none.
+  // Sources of the documents that an evaluation answers; the most tokens of an answer, 0: none.
   std::vector<int64_t> answered_sources{};
   int64_t answer_tokens = 0;
   bool balances_experts = false;  // the step asks a nn::ExpertBalance
-  // The walk ends behind the phase in which more than this is in use.
+  // The walk ends after the first phase in which more than this is in use.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();
 };
 

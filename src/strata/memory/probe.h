@@ -10,7 +10,7 @@ namespace strata::memory {
 // system does not say.
 int64_t peak_resident_bytes();
 
-// What the first step adds beside tensors and packing buffers: code of libtorch that is read for
+// What the first step adds besides tensors and packing buffers: code of libtorch that is read for
 // the first time, stacks and small blocks of threads. Measured: 2 MB, with 16-bit weights 12.
 inline constexpr int64_t kWarmUpBytes = 7'000'000;
 

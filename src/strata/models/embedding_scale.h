@@ -1,4 +1,4 @@
-// By which a family multiplies the rows of its embedding. Never: the multiplication
+// The factor by which a family multiplies the rows of its embedding. Never: the multiplication
 // (nn/embedded_rows.h).
 #pragma once
 

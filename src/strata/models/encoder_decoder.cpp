@@ -12,7 +12,7 @@
 namespace strata::models {
 namespace {
 
-// [D, length + 1, H, C]: `added` [D, H * C] behind `earlier`.
+// [D, length + 1, H, C]: `added` [D, H * C] after `earlier`.
 at::Tensor extended(const at::Tensor& earlier, const at::Tensor& added, int64_t heads) {
   const at::Tensor last = added.view({added.size(0), 1, heads, -1});
   return earlier.defined() ? at::cat({earlier, last}, 1) : last.clone();

@@ -17,7 +17,7 @@ namespace strata::models {
 // Which of the two stacks a block belongs to.
 enum class Stack { kEncoder, kDecoder };
 
-// The place on the shelf of what the decoder reads of the encoder; families have others behind it.
+// The place on the shelf of what the decoder reads of the encoder; families have others after it.
 inline constexpr int kEncoderOutput = 0;
 
 // A place of the model where activations are dropped, for nn::dropout.
@@ -33,7 +33,7 @@ class DropoutPlaces {
 // The same pass over the source's tokens.
 nn::ForwardContext of_source(const nn::ForwardContext& context);
 
-// Generation: puts this token's keys and values behind those of the decoder's layer `index` and
+// Generation: puts this token's keys and values after those of the decoder's layer `index` and
 // makes `qkv` and `shape` those of all tokens. Else nothing.
 void read_decoder_cache(std::vector<at::Tensor>& qkv, nn::BiasedAttentionShape& shape,
                         int64_t index, const nn::ForwardContext& context);
@@ -44,7 +44,7 @@ std::vector<at::Tensor> source_keys_values(const nn::Linear& k, const nn::Linear
                                            const nn::ForwardContext& context);
 
 // What a head gives for the output layer's inputs `h` [T, hidden]: the sum of losses, or in a
-// generation the logits behind each document and 0.
+// generation the logits after each document and 0.
 at::Tensor loss_or_logits(const at::Tensor& h, const nn::Linear& lm_head,
                           const nn::ForwardContext& context);
 

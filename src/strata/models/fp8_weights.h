@@ -14,7 +14,7 @@ namespace strata::models {
 // Matrices in fp8 by name, and the rows and columns that share a scale.
 using Fp8Tiles = std::map<std::string, std::array<int64_t, 2>>;
 
-// Those of a folder. Errors: as hf::find_fp8_weight().
+// The tiles of a folder. Errors: as hf::find_fp8_weight().
 Fp8Tiles fp8_tiles(const hf::ModelFolder& folder);
 
 // What config.json says of files that are not there: linear layers but those that it excepts.

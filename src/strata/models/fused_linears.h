@@ -14,7 +14,7 @@ namespace strata::models {
 class HasFusedLinears {
  public:
   virtual ~HasFusedLinears() = default;
-  // Those of Block::linears() that are parts of parameters, a group each.
+  // The layers of Block::linears() that are parts of one parameter, a group per parameter.
   virtual std::vector<std::vector<nn::Linear*>> fused_linears() = 0;
   // The matrices of all experts that may have a branch together, in the reference's order.
   virtual std::vector<nn::ExpertParameter*> expert_parameters() { return {}; }

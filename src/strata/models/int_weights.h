@@ -17,7 +17,7 @@ using IntFormats = std::map<std::string, ops::quant::Format>;
 // Errors: as hf::IntValues.
 ops::quant::Format format_of(const hf::ModelFolder& folder, const hf::IntWeight& weight);
 
-// Those of a folder that can be read; whoever loads the others says why not. Errors: as
+// The formats of a folder that can be read; loading any other reports why not. Errors: as
 // format_of().
 IntFormats int_formats(const hf::ModelFolder& folder);
 

@@ -68,7 +68,7 @@ struct KeyValueShape {
   int64_t head_dim;
 };
 
-// Of every layer's attention.
+// Numbers of heads in every layer's attention.
 struct HeadCounts {
   int64_t queries;
   int64_t keys;  // and values
@@ -151,8 +151,8 @@ class Model {
   // Layers that stay plain when the base is quantised: ends of module paths.
   virtual std::vector<std::string> never_quantized() const { return {}; }
 
-  // Of a model with a head for whole documents (reward_head.h): the token of each that it reads is
-  // the first, else the last that is none of padding.
+  // For a model with a head for whole documents (reward_head.h): whether the token that it reads is
+  // the first of each; else it is the last that is not padding.
   virtual bool reads_first_token() const { return false; }
   // Whether the weight is of that head, which a model of the family that predicts tokens lacks.
   virtual bool is_of_document_head(const std::string& weight) const;

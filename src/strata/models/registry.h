@@ -22,7 +22,7 @@ namespace strata::models {
 struct ModelOptions {
   // Element type at rest of all base weights.
   at::ScalarType storage = at::kFloat;
-  // To which buffers (rotary frequencies) are rounded.
+  // The type to which buffers (rotary frequencies) are rounded.
   at::ScalarType buffers = at::kFloat;
   // The output layer has a weight of its own, whatever config.json says of ties.
   bool is_untied = false;
@@ -40,17 +40,17 @@ std::vector<std::string> supported_model_types();
 // reward_head.h; empty: it has none.
 std::string classifier_of(const std::string& model_type);
 
-// Of families that hold the matrices of all experts as one parameter: whether it is [experts, out,
+// For families that hold the matrices of all experts as one parameter: whether it is [experts, out,
 // in]. ConfigError for a config.json without a model_type that is known.
 bool expert_rows_are_outputs(const Json& config);
 
 // A layer of single experts in files, by the end of its name, which the reference holds in a
-// parameter of all experts: behind so many other layers' outputs, as many as its own each.
+// parameter of all experts: after so many other layers' outputs, as many as its own each.
 struct ExpertLayerName {
   const char *layer, *parameter;
   int64_t place = 0;
 };
-// Of families whose layers of experts no name of a layer means; none of others.
+// For families whose layers of experts no layer's name selects; empty for others.
 std::vector<ExpertLayerName> expert_layer_names(const Json& config);
 
 // Whether the family has encoder and decoder; false for an unknown one.
@@ -66,7 +66,7 @@ bool lacks_head_dense(const hf::ModelFolder& folder);
 struct PositionTable {
   int64_t num_positions = 0;
   const char* key = "";  // of config.json, which says how many
-  // The token whose row comes before all others: positions count from the one behind it, and
+  // The token whose row comes before all others: positions count from the one after it, and
   // tokens of padding have it. None: they count from the table's beginning.
   std::optional<int64_t> padding_id = {};
 };

@@ -14,7 +14,7 @@ namespace strata::models {
 // Places of dropout (nn/dropout.h), beside those of the adapters' layers, which count from 0.
 inline constexpr uint64_t kFirstDropoutPlace = uint64_t{1} << 32;
 
-// Of a layer; the first place of all is the embedding's.
+// Places in a layer; the first place of all is the embedding's.
 enum class DropoutPlace { kScores, kAttention, kMlp, kCount };
 uint64_t dropout_place_id(int64_t layer, DropoutPlace place);
 

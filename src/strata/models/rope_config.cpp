@@ -265,7 +265,7 @@ nn::RopeOptions parse_gpt_neox_rope(const ConfigReader& config, const RopeShape&
   rope.kind = parse_rope_kind(kind_text(reader));
   rope.head_dim = turning_channels(config, reader, shape.head_dim, "rotary_pct", 0.25);
   rope.max_position_embeddings = shape.max_position_embeddings;
-  // Of the keys beside the rope's settings this one alone counts.
+  // Of the keys outside the rope's settings only this one counts.
   rope.theta = reader.positive_number(
       "rope_theta", config.positive_number("rotary_emb_base", shape.default_theta));
   check_head_dim(rope, shape.key);

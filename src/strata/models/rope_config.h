@@ -30,7 +30,7 @@ nn::RopeOptions parse_rope(const ConfigReader& config, const RopeShape& shape);
 // factor for mscale_all_dim, where the rotation is scaled.
 double parse_score_scale(const ConfigReader& config);
 
-// As parse_rope() of Phi-3: longrope, which older files call su or yarn, or none;
+// As parse_rope() for Phi-3: longrope, which older files call su or yarn, or none;
 // partial_rotary_factor says how many channels of a head turn.
 nn::RopeOptions parse_phi3_rope(const ConfigReader& config, const RopeShape& shape);
 

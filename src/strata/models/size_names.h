@@ -13,7 +13,7 @@ struct SizeNames {
   const char* own;
   const char* shared;
 
-  // That under which the file says the size, its own first.
+  // The name under which the file gives the size, its own first.
   const char* said(const ConfigReader& config) const { return config.has(own) ? own : shared; }
 };
 

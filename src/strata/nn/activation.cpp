@@ -30,10 +30,10 @@ at::Tensor run(const at::Tensor& x, Activation activation) {
   throw InternalError("activation: found an unknown one; report this as a bug");
 }
 
-// relu's slope is in its result, which the product behind it keeps anyway.
+// relu's slope is in its result, which the product after it keeps anyway.
 bool keeps_result(Activation activation) { return activation == Activation::kRelu; }
 
-// Into the memory of x, or of the result that is kept in its place: what reads it behind the
+// Into the memory of x, or of the result that is kept in its place: what reads it after the
 // activation has had its backward pass.
 void differentiate_(at::Tensor x, const at::Tensor& dy, Activation activation) {
   const ActivityTimer timer(Activity::kElementWise);

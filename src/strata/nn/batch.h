@@ -42,7 +42,7 @@ struct Batch {
 
   int64_t num_tokens() const { return ids.size(0); }
   int64_t num_real_tokens() const { return num_tokens() - num_padding; }
-  // With all tokens of every document.
+  // The batch with all tokens of every document.
   const Batch& of_documents() const { return whole ? *whole : *this; }
 };
 
@@ -54,7 +54,7 @@ struct LossSums {
   int64_t tokens = 0;  // targets that are not -100
 };
 
-// What identifies a random draw beside the token: see I6.
+// What identifies a random draw, together with the token: see I6.
 struct DrawKey {
   uint64_t seed = 0;
   int64_t step = 0;
@@ -68,7 +68,7 @@ struct Preference;    // nn/preference.h
 struct DocumentTask;  // nn/document_loss.h
 class ExpertBalance;  // nn/experts/expert_balance.h
 
-// Activations beside the chain of blocks, by a number that the family gives them: one block makes
+// Activations outside the chain of blocks, by a number that the family assigns: one block makes
 // them, later ones read them (the encoder's output, tables of relative positions).
 using Shelf = std::vector<at::Tensor>;
 
@@ -80,7 +80,7 @@ struct HeadTask {
   // The documents are answers, whose losses take the place of the tokens'; the head fills what it
   // tells of them. Null: they are not.
   Preference* preference = nullptr;
-  // Of a head that gives each document numbers: which rows it reads, what is learnt from them; it
+  // For a head that gives each document numbers: which rows it reads, what is learnt from them; it
   // fills what they got.
   DocumentTask* documents = nullptr;
   // Generation of encoder-decoder models: the head writes the logits after each document here, fp32
@@ -94,7 +94,7 @@ struct Generation {
   DecoderCache* decoder_cache = nullptr;
 };
 
-// How one block runs this once: of the step of the schedule, by the executor.
+// How a block runs in one step of the schedule; set by the executor.
 struct BlockPass {
   // False: the block runs again for its backward pass, and nobody reads what it returns.
   bool wants_output = true;
@@ -105,7 +105,7 @@ struct BlockPass {
   Shelf* shelf = nullptr;  // where models::Block says that it makes or reads some
 };
 
-// Everything a block may look at beside its input and its parameters.
+// Everything a block may read besides its input and its parameters.
 struct ForwardContext {
   const Batch* batch = nullptr;
   bool training = false;

@@ -24,7 +24,7 @@ struct ChunkLogits {
   at::Tensor unscaled;  // of factors on the logits: the logits before
 };
 
-// Of the rows h [rows, hidden], into `buffer` [rows, V]. `draw`: of these rows.
+// The logits of rows h [rows, hidden], in `buffer` [rows, V]. `draw`: that of these rows.
 ChunkLogits chunk_logits(const OutputLayer& layer, const at::Tensor& h, const DropoutDraw& draw,
                          at::Tensor buffer, bool want_gradient);
 

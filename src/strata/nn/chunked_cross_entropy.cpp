@@ -52,7 +52,7 @@ RowNumbers numbers_asked_for(const LossCall& call, const at::Tensor& h) {
           number_a_row(call.preference->wants_log_squares())};
 }
 
-// Of the rows from `start` on, whose logits these are.
+// Takes the numbers of the rows from `start` on, whose logits these are.
 void take_numbers(const RowNumbers& asked, const at::Tensor& logits, float softcap, int64_t start) {
   const auto of_rows = [&](const at::Tensor& all) { return all.narrow(0, start, logits.size(0)); };
   if (asked.mean_logits.defined()) take_logit_means(logits, softcap, of_rows(asked.mean_logits));
@@ -83,14 +83,14 @@ ops::CrossEntropySums sum_chunks(const ChunkedRows& found) {
   return sums;
 }
 
-// Of what was asked of each row; 0 where it was not.
+// The sum of what was asked of each row; 0 where nothing was.
 double sum_of(const at::Tensor& of_rows, int64_t first, int64_t last) {
   if (!of_rows.defined() || first == last) return 0;
   return of_rows.narrow(0, first, last - first).sum(at::kDouble).item<double>();
 }
 
 // Loss over all rows of h [R, hidden]; fills dh [R, hidden] where a gradient is wanted. The host
-// waits for a device once, behind the last chunk.
+// waits for a device once, after the last chunk.
 ChunkedRows loss_over_chunks(const LossCall& call, const at::Tensor& h, at::Tensor dh) {
   const int64_t rows = h.size(0);
   const Linear& output = *call.output.linear;

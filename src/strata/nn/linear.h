@@ -70,7 +70,7 @@ class Linear {
   // residual + forward(x); the residual's gradient is the output's.
   at::Tensor forward_add(const Remakable& x, const at::Tensor& residual,
                          const ForwardContext& context) const;
-  // forward_add() behind attention: where what attention computed is kept, so is this sum, and the
+  // forward_add() after attention: where what attention computed is kept, so is this sum, and the
   // product is not run again (nn/attention/kept_attention.h). Not DoRA's, which needs its output.
   at::Tensor forward_add_once(const Remakable& x, const at::Tensor& residual,
                               const ForwardContext& context) const;

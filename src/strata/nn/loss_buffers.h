@@ -16,7 +16,7 @@ struct LossBuffers {
   at::Tensor rows;     // what each row of all chunks gives
 };
 
-// For the rows of h [R, hidden] and the layer's V outputs.
+// Buffers for the rows of h [R, hidden] and the layer's V outputs.
 LossBuffers make_loss_buffers(const at::Tensor& h, const Linear& output, bool want_gradient);
 
 // Rows of a chunk of `tokens` on the CPU.

@@ -76,7 +76,7 @@ bool any_a_trains(const LowRankGroup& group) {
   return std::ranges::any_of(group, [](const LowRankBranch* b) { return b->a.requires_grad(); });
 }
 
-// The gradients of all A as one, where they lie one behind the other, as the factors of a block do
+// The gradients of all A as one, where they lie one after the other, as the factors of a block do
 // (shard/unit); else of an undefined tensor.
 GradTarget joined_target(const std::vector<GradTarget>& targets) {
   std::vector<at::Tensor> tensors;
@@ -198,14 +198,14 @@ static void write_hidden_gradient(at::Tensor out, const at::Tensor& dy,
   at::mul_out(out, ops::thin_product(dy, branch.b.value()), branch.scaling);
 }
 
-// Of branches that are one product, or of one.
+// For branches that are one product, or for a single one.
 static void backward_together(const std::vector<at::Tensor>& dy, const LowRankSaved& saved,
                               const LowRankGroup& group, const DropoutDraw& draw,
                               const InputGradient& dx) {
   const bool wants_hidden = any_a_trains(group) || dx.tensor.defined();
   const double scaling = group[0]->scaling;
   const at::Tensor scaled = saved.hidden * scaling;
-  // Of A's outputs, side by side.
+  // The gradient of A's outputs, side by side.
   const at::Tensor dhidden = wants_hidden ? at::empty_like(saved.hidden) : at::Tensor();
   int64_t column = 0;
   for (size_t i = 0; i < group.size(); ++i) {

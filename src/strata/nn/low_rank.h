@@ -29,7 +29,7 @@ struct LowRankBranch {
   void append_parameters(std::vector<Parameter*>& list);
 };
 
-// What a dropout mask depends on beside the layer. `token_keys` int64 [T]; undefined: no dropout.
+// What a dropout mask depends on besides the layer. `token_keys` int64 [T]; undefined: no dropout.
 struct DropoutDraw {
   at::Tensor token_keys;
   DrawKey draw;

@@ -24,7 +24,7 @@ struct GradTarget {
 // Where there is a gradient (+)= a^T b, with a [tokens, rows], b [tokens, columns].
 void write_grad_product(const GradTarget& target, const at::Tensor& a, const at::Tensor& b);
 
-// A frozen matrix, or the matrices of several experts, each by itself, that rests, travels and is
+// A frozen matrix, or each matrix of several experts by itself, that is stored, communicated and
 // gathered as codes.
 struct Quantization {
   ops::quant::Format format;
@@ -51,7 +51,7 @@ class Parameter {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return numel_; }
   at::ScalarType storage_type() const { return storage_; }
-  // Not of a quantised one; one that keeps its type keeps it.
+  // Not for a quantised parameter; one that must keep its type keeps it.
   void set_storage_type(at::ScalarType type) { storage_ = keeps_type_ ? storage_ : type; }
   // The type it would have at rest without quantisation.
   at::ScalarType plain_storage_type() const { return quantization_ ? plain_storage_ : storage_; }
@@ -118,7 +118,7 @@ class Parameter {
   // Convenience for linear layers.
   void accumulate_grad_product(const at::Tensor& a, const at::Tensor& b);
 
-  // For shard/ alone.
+  // The following is for shard/ only.
   void attach_value(at::Tensor value);
   void detach_value() { value_ = at::Tensor(); }
   void attach_grad(at::Tensor gradient, bool overwrite);

@@ -9,15 +9,15 @@
 
 namespace strata::nn {
 
-// Of a document's trained tokens.
+// Sums over a document's trained tokens.
 struct DocumentSums {
   double log_prob = 0;  // in nats
-  double tail = 0;      // the part of it behind the first of Preference::tails(); 0 without one
+  double tail = 0;      // the part of it after the first of Preference::tails(); 0 without one
   double correct = 0;   // tokens whose target has the largest logit
   double entropy = 0;   // of the predictions, in nats
   int64_t tokens = 0;
   double mean_logits = 0;  // of each prediction the mean of its logits; 0 unless asked for
-  // Of each prediction the logarithm of the sum of its squared probabilities; 0 unless asked for.
+  // Over predictions, the log of the sum of each one's squared probabilities; 0 unless asked for.
   double log_squares = 0;
 };
 
@@ -39,7 +39,7 @@ struct Preference {
   }
   virtual bool wants_mean_logits() const { return false; }
   virtual bool wants_log_squares() const { return false; }
-  // After the documents are filled. Nothing: they are summed, nothing is learnt.
+  // Called after the documents are filled. No value: they are only summed, nothing is learnt.
   virtual std::optional<DocumentSlopes> losses() const { return std::nullopt; }
 
   std::vector<DocumentSums> documents;  // [D] filled by the head

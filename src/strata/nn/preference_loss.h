@@ -33,7 +33,7 @@ struct PreferenceOptions {
 // A micro-batch whose documents are pairs, the preferred answer first: what the head must know, and
 // what it tells.
 struct PairPreference : Preference {
-  // Those beyond the length of the shorter document of each pair, with ld_alpha.
+  // With ld_alpha, the tokens beyond the length of the shorter document of each pair.
   std::vector<int64_t> tails(const std::vector<int64_t>& starts) const override;
   bool wants_log_squares() const override { return options.weighs_pairs && !reference.empty(); }
   std::optional<DocumentSlopes> losses() const override;
@@ -48,7 +48,7 @@ struct PairPreference : Preference {
   // [D] tokens of the answers themselves: also a document's first, which nothing predicts. Losses
   // by token divide by them, as the reference stack does.
   std::vector<int64_t> answer_tokens;
-  // Of the step that the micro-batch belongs to: pairs by trained tokens of preferred answers. The
+  // Pairs divided by trained tokens of preferred answers, in the micro-batch's whole step. The
   // loss "sft" is a mean over those.
   double pairs_per_chosen_token = 0;
 };

@@ -28,7 +28,7 @@ class PrefixProjection {
   // `base`: the beginning of the weights' names.
   PrefixProjection(const std::string& base, const Sizes& sizes);
 
-  // [count, output]: it rests nowhere, and is in no list of parameters.
+  // [count, output]: it is stored nowhere, and is in no list of parameters.
   const std::shared_ptr<Parameter>& result() const { return result_; }
   // The embedding [count, input], then weight and bias of both layers, as PEFT orders them.
   std::vector<Parameter*> parameters();

@@ -36,7 +36,7 @@ struct ReferenceFreePreference : Preference {
   std::vector<int64_t> tails(const std::vector<int64_t>& starts) const override;
   std::optional<DocumentSlopes> losses() const override;
 
-  // Of filled documents. The log-probability of the answer: of sigmoid and hinge that of all its
+  // Requires: filled documents. The log-probability of the answer: for sigmoid and hinge of all its
   // tokens, else the mean over them; what the answer is worth, times beta.
   double log_prob(size_t document) const;
   double reward(size_t document) const;
@@ -48,7 +48,7 @@ struct ReferenceFreePreference : Preference {
   ReferenceFreeOptions options;
   // [D] trained tokens of each document before its answer.
   std::vector<int64_t> prompt_targets;
-  // Of the step that the micro-batch belongs to: pairs by trained tokens of the documents of
+  // Pairs divided by trained tokens, in the micro-batch's whole step, of the documents of
   // preferred answers.
   double pairs_per_chosen_token = 0;
 };

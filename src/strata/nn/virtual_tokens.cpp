@@ -58,7 +58,7 @@ Batch with_prompt(const Batch& batch, int64_t count) {
   longer.offsets = offsets_with_front(batch.offsets, count);
   longer.ids = spread(batch.ids, total, where, 0);
   longer.token_keys = spread(batch.token_keys, total, where, 0);
-  // Positions go on from the virtual tokens'.
+  // Positions continue from the virtual tokens'.
   longer.positions = spread(batch.positions + count, total, where, 0);
   longer.virtual_rows = to_device(where.in_front, batch.ids.device());
   longer.token_keys.index_copy_(0, longer.virtual_rows, keys_in_front(batch, count));

@@ -29,7 +29,7 @@ class Xielu {
   static std::optional<double> initial_value(const std::string& name);
 
  private:
-  // As ops/xielu.h takes them.
+  // The numbers in the form that ops/xielu.h takes.
   at::Tensor numbers() const;
 
   Parameter alpha_p_, alpha_n_, beta_, eps_;

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr bool kCopies = !std::is_same_v<T, float>;
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (i >= n) return;
-  if (i + N > n) {  // the rest behind the last whole pack
+  if (i + N > n) {  // the rest after the last whole pack
     for (int64_t j = i; j < n; ++j) {
       update_one(param[j], grad[j], exp_avg[j], exp_avg_sq[j], f);
       if constexpr (kCopies) copy[j] = from_float<T>(param[j]);

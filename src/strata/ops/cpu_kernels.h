@@ -72,7 +72,7 @@ void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_
 void weighted_swiglu_backward(Element type, const GatedGradients& g, const RowWeights& weights,
                               int64_t rows, int64_t columns);
 
-// Of `pairs` of gate and up; backward turns them into their gradients.
+// Computes `pairs` of gate and up; backward turns them into their gradients.
 void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
                     const ClampedGate& gate);
 void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
@@ -100,7 +100,7 @@ struct AttentionArguments {
   // key_lead. null: nothing.
   const float* bias = nullptr;
   int64_t bias_span = 0, bias_origin = 0;
-  // Of the probabilities; the mask depends on the query's token key, the head and the key's place.
+  // Dropout of probabilities; masks depend on the query's token key, the head and the key's place.
   double dropout = 0;
   uint64_t dropout_key = 0;
   const int64_t* token_keys = nullptr;  // [tokens], with dropout

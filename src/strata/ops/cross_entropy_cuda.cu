@@ -153,7 +153,7 @@ __device__ inline void write_gradient(const Row<T, N, kCapped>& row, const RowSu
     store<T, N>(row.x + i, pack);
   });
   if (!row.has_pack_of(target)) return;
-  // Behind the thread's own store. Of a sure target the share less 1 would be rounding alone.
+  // After the thread's own store. Of a sure target the share less 1 would be rounding alone.
   const float e = exp_to<T>(target_logit - sums.max);
   const auto share = static_cast<float>((e - sums.exp_sum) * of_all);
   row.x[target] = from_float<T>((share + (scale * smoothing - shared)) * row.slope(target_logit));

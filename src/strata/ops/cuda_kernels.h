@@ -39,7 +39,7 @@ constexpr bool fits_norm_rope(int64_t channels) {
   return channels >= 8 && channels <= 512 && (channels & (channels - 1)) == 0;
 }
 void norm_rope(const NormRopeArguments& a, void* queries, void* keys, double eps, Stream stream);
-// `partials`: as of rms_norm_backward() for the rows of all queries, behind them those of all keys;
+// `partials`: as of rms_norm_backward() for the rows of all queries, after them those of all keys;
 // null where neither weight has a gradient.
 void norm_rope_backward(const NormRopeArguments& a, const NormRopeGradients& queries,
                         const NormRopeGradients& keys, float* partials, Stream stream);
@@ -54,7 +54,7 @@ void gated_backward(GateKind kind, Element type, const GatedGradients& g, int64_
 void weighted_swiglu_backward(Element type, const GatedGradients& g, const RowWeights& weights,
                               int64_t rows, int64_t columns, Stream stream);
 
-// Of `pairs` of gate and up; backward turns them into their gradients.
+// Computes `pairs` of gate and up; backward turns them into their gradients.
 void clamped_swiglu(Element type, const void* gate_up, void* y, int64_t pairs,
                     const ClampedGate& gate, Stream stream);
 void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_t pairs,
@@ -63,7 +63,7 @@ void clamped_swiglu_backward(Element type, void* gate_up, const void* dy, int64_
 // `place` and `weights` in device memory.
 void row_sums(const RowSumsArguments& a, Stream stream);
 
-// Of any element type, in `rows` that begin `stride` logits apart.
+// Logits of any element type, in `rows` that begin `stride` logits apart.
 struct Logits {
   Element type;
   void* data;
@@ -135,7 +135,7 @@ struct MatrixCodes {
   // scales, in elements.
   int64_t bytes_apart = 0, scales_apart = 0;
 };
-// `count` matrices, one behind the other in `out`. Requires for several: rows * columns is a
+// `count` matrices, one after the other in `out`. Requires for several: rows * columns is a
 // multiple of 8.
 void dequantize(const MatrixCodes& matrix, int64_t count, Element type, void* out, Stream stream);
 
@@ -161,7 +161,7 @@ struct Mxfp4Codes {
   bool through_half;        // values are rounded to fp16 on the way
   int64_t bytes_apart = 0;  // to codes and scales of the next matrix
 };
-// `count` matrices, one behind the other in `out`.
+// `count` matrices, one after the other in `out`.
 void decode_mxfp4(const Mxfp4Codes& matrix, int64_t count, Element type, void* out, Stream stream);
 
 // Scales that are codes of the 8-bit dynamic map themselves: scale i is
@@ -174,7 +174,7 @@ struct NestedScales {
   const float* mean;
   int64_t bytes_apart = 0;  // to each part of the next matrix; a multiple of 4
 };
-// `count` times n scales, one behind the other in `out`.
+// `count` times n scales, one after the other in `out`.
 void dequantize_dynamic(const NestedScales& nested, int64_t n, int64_t count, float* out,
                         Stream stream);
 // The inverse without a mean: the nearest value of the map. NaN counts as nothing in the scale.

@@ -14,12 +14,12 @@ inline uint64_t mix_key(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Of one token. The same as row_key(other, t) where t = token_key ^ mix_key(key) ^ mix_key(other).
+// A token's key; equals row_key(other, t) where t = token_key ^ mix_key(key) ^ mix_key(other).
 inline uint64_t row_key(uint64_t key, int64_t token_key) {
   return mix_key(mix_key(key) ^ static_cast<uint64_t>(token_key));
 }
 
-// Of a head's probabilities: heads differ in the key, so that one token's masks are unrelated.
+// The key of a head's probabilities: heads differ, so that one token's masks are unrelated.
 inline uint64_t head_key(uint64_t key, int64_t query_head) {
   constexpr uint64_t kHeadStep = 0xD1B54A32D192ED03u;  // odd
   return key + static_cast<uint64_t>(query_head) * kHeadStep;

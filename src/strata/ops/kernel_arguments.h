@@ -67,7 +67,7 @@ struct RmsNormGradients {
   float beta;
 };
 
-// Of ops/norm_rope.h, of one projection: the heads of all its tokens, each normalised by itself and
+// For ops/norm_rope.h: the heads of all tokens of one projection, each normalised by itself and
 // turned as a whole.
 struct NormRopeHeads {
   const void* x;  // [tokens, heads, channels]
@@ -96,12 +96,12 @@ struct NormRopeGradients {
 // and Gimpel 2016).
 enum class GateKind { kSilu, kGeluTanh };
 
-// Of ops/clamped_swiglu.h.
+// Arguments of ops/clamped_swiglu.h.
 struct ClampedGate {
   float alpha, limit;
 };
 
-// Of ops/row_sums.h.
+// Arguments of ops/row_sums.h.
 struct RowSumsArguments {
   Element type;
   const void* x;         // [rows, columns]
@@ -116,7 +116,7 @@ struct GatedGradients {
   MatrixView dgate, dup;  // may be gate and up
 };
 
-// Of rows that are summed with weights, [rows] each.
+// Arguments for rows that are summed with weights, [rows] each.
 struct RowWeights {
   const float* weight;
   float* gradient;

@@ -1,4 +1,4 @@
-// RMSNorm of the heads of queries and keys and the rotation behind it in one pass over both, as
+// RMSNorm of the heads of queries and keys and the rotation after it in one pass over both, as
 // Qwen 3 and Gemma 3 have them. Every value is rounded where it is by rms_norm() and apply_rope_()
 // one after the other. Owns: the check of the arguments and the choice of the device. Never:
 // parameters, tables.
@@ -19,7 +19,7 @@ struct TurnedHeads {
   at::Tensor rstd;  // fp32 [T * heads]
 };
 
-// Of queries or keys: x [T, heads * D], contiguous, and the weight [D] of their norm.
+// Queries or keys: x [T, heads * D], contiguous, and the weight [D] of their norm.
 struct HeadsToTurn {
   at::Tensor x;
   at::Tensor weight;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kTokensAtOnce = 8;
 
-// Of tokens begin .. end.
+// The part of tokens begin .. end.
 struct Part {
   const NormRopeArguments& a;
   const NormRopeHeads& of;

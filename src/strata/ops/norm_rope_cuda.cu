@@ -10,7 +10,7 @@ namespace {
 
 using namespace row_parts;
 
-// Queries or keys. Their blocks are `first_block` and those behind it.
+// Queries or keys. Their blocks are `first_block` and those after it.
 template <typename T>
 struct Heads {
   const T* x;
@@ -89,7 +89,7 @@ __device__ inline Part<P> read_weight(const Heads<T>& heads, int channels) {
 
 // Both as the halves that turn together: where a row takes one pack a lane, channel i + half is
 // with another lane; where it takes several, with the lane itself. Values are rounded to T before
-// and behind. `sign`: -1 turns back.
+// and after. `sign`: -1 turns back.
 template <typename T, int P>
 __device__ inline void turn(Part<P>& part, const float* cos, const float* sin, int half,
                             float sign) {
@@ -101,7 +101,7 @@ __device__ inline void turn(Part<P>& part, const float* cos, const float* sin, i
   if constexpr (P == 1) {
     const int lanes = half / kN, lane = threadIdx.x % 32;
     const bool is_first = lane < lanes;
-    // Lanes behind the row read what is there and are not used.
+    // Lanes beyond the row read what is there and are not used.
     const int channel = lane % lanes * kN;
 #pragma unroll
     for (int k = 0; k < kN; ++k) {

@@ -64,7 +64,7 @@ class Adafactor final : public Optimizer {
   AdafactorOptions options_;
   std::vector<Tensor> tensors_;
   int64_t num_sums_ = 0;
-  std::unique_ptr<SubGroupWalk> walk_;  // null: parameters rest in memory
+  std::unique_ptr<SubGroupWalk> walk_;  // null: parameters are stored in memory
 };
 
 }  // namespace strata::optim

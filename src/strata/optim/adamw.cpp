@@ -99,7 +99,7 @@ void AdamW::collect_runs() {
   }
 }
 
-// Of each trained segment as many groups as its size asks for.
+// As many groups of each trained segment as its size requires.
 std::vector<SubGroup> AdamW::sub_groups() {
   std::vector<SubGroup> groups;
   for (const auto& [unit, segment, layout] : shard::trained_segments_of(store_)) {

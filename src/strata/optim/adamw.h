@@ -75,7 +75,7 @@ class AdamW final : public Optimizer {
   std::unique_ptr<shard::HomeFile> file_;      // of the moments
   std::vector<std::vector<Moments>> moments_;  // [unit][segment]
   std::vector<Run> runs_;
-  std::unique_ptr<SubGroupWalk> walk_;  // null: everything rests in memory
+  std::unique_ptr<SubGroupWalk> walk_;  // null: everything is stored in memory
 };
 
 }  // namespace strata::optim

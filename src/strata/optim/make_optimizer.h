@@ -19,7 +19,7 @@ struct OptimizerSettings {
   double weight_decay = 0;
   bool decays_all = false;                  // norms and biases, too
   SgdMomentum momentum = {};                // of sgd
-  shard::FileHomeOptions state_files = {};  // on: state rests in a file; 32-bit AdamW alone
+  shard::FileHomeOptions state_files = {};  // on: state is stored in a file; 32-bit AdamW alone
   int64_t sub_group_size = 16777216;        // elements updated at once where something is in files
 };
 

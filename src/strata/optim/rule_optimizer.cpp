@@ -108,7 +108,7 @@ void RuleOptimizer::update(Part& part, const at::Tensor& values, int64_t first,
   const int64_t chunk_size = param.is_cuda() ? kChunkOnGpu : kChunk;
   for (int64_t begin = first; begin < end; begin += chunk_size) {
     const int64_t count = std::min(chunk_size, end - begin);
-    // Of what is kept for the piece, and of what was given.
+    // The chunk of what is kept for the piece, or of what was given.
     const auto chunk = [&](const at::Tensor& flat) { return flat.narrow(0, begin, count); };
     const auto given = [&](const at::Tensor& flat) { return flat.narrow(0, begin - first, count); };
     std::vector<at::Tensor> state;

@@ -59,7 +59,7 @@ class RuleOptimizer final : public Optimizer {
   shard::UnitStore& store_;
   RuleOptions options_;
   std::vector<Part> parts_;
-  std::unique_ptr<SubGroupWalk> walk_;  // null: parameters rest in memory
+  std::unique_ptr<SubGroupWalk> walk_;  // null: parameters are stored in memory
 };
 
 }  // namespace strata::optim

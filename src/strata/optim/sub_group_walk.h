@@ -1,6 +1,6 @@
 // Walks flat arrays that rest in files group by group: the next group is read while this one is
 // updated and the one before is written back. Owns: the buffers. Never: the update.
-// Memory: three groups of all arrays that rest in files.
+// Memory: three groups of all arrays that are stored in files.
 #pragma once
 
 #include <functional>
@@ -80,7 +80,7 @@ class SubGroupWalk {
 };
 
 // Over the trained parameters of a store, for update rules whose state is in memory; null where
-// they rest in memory, too.
+// they are stored in memory, too.
 std::unique_ptr<SubGroupWalk> walk_of_parameters(shard::UnitStore& store, int64_t sub_group_size);
 
 }  // namespace strata::optim

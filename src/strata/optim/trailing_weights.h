@@ -1,4 +1,4 @@
-// A second set of the trained weights beside an update rule, which follows the first from behind:
+// A second set of the trained weights, next to an update rule, which follows the first with a lag:
 // the reference of a preference run in which that moves (TR-DPO, Gorbatovski et al. 2024,
 // https://arxiv.org/abs/2404.09656). Owns: those weights, as a part of the optimizer's state, so
 // that checkpoints hold them. Never: when they follow, nor what is asked of them.

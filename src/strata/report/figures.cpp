@@ -7,7 +7,7 @@
 namespace strata::report {
 namespace {
 
-// Behind the prefix of an evaluation, too.
+// Also after the prefix of an evaluation.
 bool is_of_any_run(std::string_view name) {
   constexpr std::array<std::string_view, 12> kOfAnyRun = {
       "step",        "epoch",           "loss",       "learning_rate",     "grad_norm",

@@ -168,7 +168,7 @@ std::string Progress::memory_text() const {
   return memory;
 }
 
-// "12/500  3.1k tokens/s  1:02 left  412 MB"; the loss stands in the logged line behind it.
+// "12/500  3.1k tokens/s  1:02 left  412 MB"; the loss stands in the logged line after it.
 std::string Progress::step_line() const {
   std::string line = count_text();
   for (const std::string& detail : {speed_text(), seconds_left(), memory_text()}) {

@@ -49,7 +49,7 @@ class Progress {
   // After every step. Redraws the bar at most ten times a second, and always for the last step.
   // Without a terminal: a line where none has come for a minute.
   void step(const StepReport& report);
-  // A logged moment in Trainer's keys and order, above the bar or behind a line of its step.
+  // A logged moment in Trainer's keys and order, above the bar or after a line of its step.
   void log(const Json& values);
   // A line (or several) of text above the bar.
   void message(std::string_view text);

@@ -24,7 +24,7 @@ namespace strata::report {
 // Threads: one at a time.
 class RunLog {
  public:
-  // The history of the run that this one goes on from.
+  // The history of the run that this one continues from.
   void go_on(std::vector<Json> history) { history_ = std::move(history); }
   // `resumed_step`: as MetricsFile takes it. Returns a warning where the file had lines that are no
   // rows, or nothing. Throws IoError.

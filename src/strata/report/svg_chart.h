@@ -22,7 +22,7 @@ struct Series {
 
 struct Chart {
   std::string title;
-  std::string unit;  // shown behind values, may be empty
+  std::string unit;  // shown after values, may be empty
   std::vector<Series> series;
   int width = 460;
   int height = 210;
@@ -47,7 +47,7 @@ std::string axis_label(double value);
 std::string draw_chart(const Chart& chart);
 
 // Replaces & < > " ' for use in HTML text and attributes, and control characters by visible
-// escapes: HTML has no place for them, and some turn the text behind them around.
+// escapes: HTML has no place for them, and some turn the text after them around.
 std::string escape_html(const std::string& text);
 
 }  // namespace strata::report

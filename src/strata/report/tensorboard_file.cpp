@@ -145,7 +145,7 @@ void TensorboardFile::write_record(std::string_view event) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int error_number = errno;
-      // No half record, behind which TensorBoard would read no other.
+      // No half record, after which TensorBoard would read no other.
       [[maybe_unused]] const int ignored = begin < 0 ? -1 : ::ftruncate(descriptor_, begin);
       throw IoError("{}: found that a record cannot be written ({}), expected room for it",
                     path_.string(), errno_text(error_number));

@@ -1,5 +1,5 @@
 // Where inputs of recomputed blocks rest between their forward and their backward pass when that is
-// not the memory in which blocks compute: pinned host memory beside a GPU, or files. Owns: that
+// not the memory in which blocks compute: pinned host memory with a GPU, or files. Owns: that
 // memory, the files and what is on its way. Never: which blocks, nor when; the schedule has that.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace strata::shard {
 struct ActivationHomeOptions {
   enum class Place {
     kWhereComputed,  // nothing is moved
-    kHost,           // host memory, beside a GPU pinned
+    kHost,           // host memory, with a GPU pinned
     kFiles,          // beside a CPU
   };
   Place place = Place::kWhereComputed;
@@ -52,14 +52,14 @@ class ActivationHome {
   at::Tensor take(int block);
 
  private:
-  // Of one block.
+  // The input of one block.
   struct Resting {
     std::vector<int64_t> shape;  // of what it holds
     at::ScalarType type = at::kFloat;
     bool is_held = false;
     at::Tensor host;  // bytes: at least of the largest so far
     std::unique_ptr<DirectFile> file;
-    // On its way back.
+    // The input on its way back.
     at::Tensor back;
     StreamMark arrived;
     std::optional<FileQueue::Ticket> reading;

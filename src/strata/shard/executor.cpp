@@ -12,7 +12,7 @@
 namespace strata::shard {
 namespace {
 
-// Not those of an embedding without a low-rank branch and without layers or a norm behind it. What
+// Not those of an embedding without a low-rank branch and without layers or a norm after it. What
 // is a vector there is a norm's.
 bool backward_reads_parameters(models::Block& block) {
   if (block.kind() != models::BlockKind::kEmbedding || !block.linears().empty()) return true;
@@ -180,7 +180,7 @@ void Executor::open_gradients(int block) {
 
 void Executor::start_reduce(int u) {
   // One reduction in flight: its buffer is the price of the overlap, and one hides the transfer.
-  // Behind it the sum of the unit before over the copies, which takes place in its result (a
+  // After it the sum of the unit before over the copies, which takes place in its result (a
   // 16-bit one over Gloo has a buffer of its own: replica_buffer).
   if (summing_unit_ >= 0) store_.wait_reduce(summing_unit_);
   if (reducing_unit_ >= 0) store_.settle_reduce(reducing_unit_);

@@ -1,5 +1,5 @@
 // Walks a schedule: the only loop that runs blocks. Owns: the activations kept between the forward
-// and the backward pass, and the shelf of those that stand beside the chain. Never: decides order;
+// and the backward pass, and the shelf of those outside the chain. Never: decides the order;
 // knows no model family and no strategy.
 #pragma once
 
@@ -41,13 +41,13 @@ class Executor {
   // The decoder's blocks alone. Requires: a model with an encoder, whose part of the decoder's
   // input context.generation.decoder_cache holds since an evaluate().
   void decode(const nn::Batch& batch, const nn::ForwardContext& context);
-  // To be called whenever homes were written: by an update, or by loading after the first
+  // Call this whenever homes were written: by an update, or by loading after the first
   // micro-batch. Units that stay gathered are brought up to date before the next one.
   void parameters_changed() { is_stale_ = true; }
 
   const Schedules& schedules() const { return schedules_; }
 
-  // Told of every step before it runs, of the training or the evaluation schedule. One at a time;
+  // Called before every step of the training or the evaluation schedule runs. One at a time;
   // empty: none.
   using Observer = std::function<void(const Step&, bool training)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -60,7 +60,7 @@ class Executor {
     std::vector<at::Tensor> read;  // leaves of the shelf, as Block::reads(); undefined: untracked
     std::vector<at::Tensor> made;  // for the shelf, as Block::makes()
   };
-  // An activation beside the chain. Its gradient is the sum over the blocks that read it, complete
+  // An activation outside the chain. Its gradient is the sum over the blocks that read it, complete
   // when its maker runs backward.
   struct ShelfState {
     bool is_tracked = false;
@@ -73,7 +73,7 @@ class Executor {
   void forward_only(const Schedule& schedule, const nn::Batch& batch,
                     const nn::ForwardContext& context, Products products);
   void walk(const Schedule& schedule);
-  // Whether the block's input rests elsewhere.
+  // Whether the block's input is offloaded.
   bool is_away(int block) const { return away_ && away_->holds(block); }
   void forward(const Step& step);
   void loss(const Step& step);
@@ -90,7 +90,7 @@ class Executor {
   std::vector<models::Block*> blocks_;
   UnitStore& store_;
   ChainShape shape_;
-  // By places on the shelf: whether gradients may pass through; not through a frozen table.
+  // By place on the shelf: whether gradients may pass through; not through a frozen table.
   std::vector<bool> carries_gradients_;
   Schedules schedules_;
   std::unique_ptr<ActivationHome> away_;  // inputs that are offloaded; null: none are
@@ -98,7 +98,7 @@ class Executor {
   bool is_started_ = false;
   bool is_stale_ = false;
 
-  // Of the micro-batch that is running.
+  // State of the micro-batch that is running.
   bool walks_training_ = false;
   nn::ForwardContext context_;
   nn::Batch batch_;  // with virtual tokens, where there are any
@@ -110,7 +110,7 @@ class Executor {
   nn::Shelf shelf_;
   std::vector<ShelfState> shelf_states_;
   int reducing_unit_ = -1;
-  int summing_unit_ = -1;  // over the copies, behind its reduction; -1: none
+  int summing_unit_ = -1;  // over the copies, after its reduction; -1: none
 };
 
 }  // namespace strata::shard

@@ -1,4 +1,4 @@
-// Flat arrays that rest in one file: the third kind of home beside device and host memory.
+// Flat arrays that are stored in one file: the third kind of home beside device and host memory.
 // Owns: the file, its map and its queue of transfers. Never: which arrays there are (UnitStore,
 // optim/), nor when they are read.
 #pragma once
@@ -22,7 +22,7 @@ struct FileRegion {
 
 // Where files rest and how they are moved.
 struct FileHomeOptions {
-  std::filesystem::path folder;  // empty: nothing rests in files
+  std::filesystem::path folder;  // empty: nothing is stored in files
   FileQueueOptions queue = {};
   bool is_on() const { return !folder.empty(); }
 };

@@ -12,13 +12,13 @@ void HostGradients::add_arrived() {
 }
 
 void HostGradients::send(const at::Tensor& home, at::Tensor buffer, bool overwrite) {
-  // A buffer whose copy is under way may be used again behind it.
+  // A buffer whose copy is under way may be used again after it.
   if (leaving_) {
     leaving_->left.hold_up_stream();
     pool_.give_back(std::move(leaving_->buffer));
     leaving_.reset();
   }
-  // The host adds up, a unit behind the copies: it waits for none that has just begun.
+  // The host adds up, a unit after the copies: it waits for none that has just begun.
   add_arrived();
   if (!overwrite && !staging_.defined()) staging_ = make_staging_();
   const at::Tensor destination = overwrite ? home : staging_.narrow(0, 0, home.numel());

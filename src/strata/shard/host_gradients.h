@@ -1,5 +1,5 @@
-// Gradients on their way from where blocks compute to homes in host memory. Owns: the copies under
-// way, and the memory where a gradient waits to be added to its home. Never: which goes when.
+// Gradients on their way from the computing device to homes in host memory. Owns: the copies under
+// way, and the memory where a gradient waits to be added to its home. Never: their order.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 namespace strata::shard {
 
 // Threads: one.
-// Stream: copies run beside the caller's stream, behind what it had when they began.
+// Stream: copies run beside the caller's stream, after what it had when they began.
 class HostGradients {
  public:
   // `device`: where gradients come from. `pool`: whose buffers they are. `make_staging`: memory

@@ -164,7 +164,7 @@ void send_homes(UnitStore& store, HomeKind kind, const std::function<Source()>& 
 
 namespace {
 
-// Memory for pieces of a file on their way. Beside a GPU there are two: while one travels the other
+// Memory for pieces of a file on their way. With a GPU there are two: while one travels the other
 // is filled.
 class Pieces {
  public:
@@ -302,7 +302,7 @@ at::Tensor read_rows(UnitStore& store, const nn::Parameter& parameter,
           .copy_(values.narrow(0, first - piece.tensor_begin, last - first));
     }
   }
-  // Every element rests on one rank; the others add zero.
+  // Every element is stored on one rank; the others add zero.
   if (group.size() > 1) group.all_reduce(result, comm::Reduction::kSum)->wait();
   return result;
 }

@@ -214,7 +214,7 @@ class Placement {
 };
 
 // A unit is read while the units that are gathered before it, `ahead` of them, are gathered and
-// compute. What is gathered from parts rests in memory.
+// compute. What is gathered from parts is stored in memory.
 Schedule place_reads(const Schedule& schedule, int ahead) {
   const auto reads = [](const Step& step) { return step.action == Action::kGather && !step.part; };
   std::vector<int> order;
@@ -234,7 +234,7 @@ Schedule place_reads(const Schedule& schedule, int ahead) {
   return result;
 }
 
-// An input leaves while its block runs forward, and comes back while the block behind it runs
+// An input leaves while its block runs forward, and comes back while the block after it runs
 // backward. Not the input that stays where it is as the output of a block that keeps its
 // activations, as a trained embedding does; the first block has none.
 Schedule place_offloads(const Schedule& schedule) {

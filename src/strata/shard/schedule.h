@@ -17,7 +17,7 @@ enum class Action {
   kReduce,    // start reducing unit `index`'s gradient into its home
   kRefresh,   // start bringing the updated masters of unit `index` into its slot
   kRead,      // start reading unit `index`'s home from its file, for the gather after the next ones
-  kOffload,   // start moving block `index`'s input to where it rests until its backward pass
+  kOffload,   // start moving block `index`'s input to where it is stored until its backward pass
   kFetch,     // start bringing it back
 };
 
@@ -58,10 +58,10 @@ struct ChainShape {
 enum class BackwardPrefetch {
   kPre,   // before the gradients of the running block: both units are whole for a while
   kPost,  // after them and after this unit's release, before its reduction goes on the wire
-  kNone,  // when its block is about to run, behind the reduction
+  kNone,  // when its block is about to run, after the reduction
 };
 
-// From the one that keeps most to the one that keeps least.
+// Ordered from the kind that keeps most to the one that keeps least.
 enum class Checkpointing { kNone, kSelective, kAttention, kFull };
 
 inline constexpr int kAllBlocks = std::numeric_limits<int>::max();
@@ -69,7 +69,7 @@ inline constexpr int kAllBlocks = std::numeric_limits<int>::max();
 // A strategy is a row of this table.
 struct ScheduleOptions {
   bool reshard_after_forward = true;  // FULL_SHARD; false: units stay gathered until their backward
-  bool reshard_to_part = false;       // between forward and backward a unit rests in parts
+  bool reshard_to_part = false;       // between forward and backward a unit is stored in parts
   bool resident = false;              // ZeRO-1, ZeRO-2: units stay gathered between steps as well
   bool reduce_every_micro_step = true;  // false (ZeRO-1, no_sync): gradients stay whole until the
                                         // last micro-step of a step
@@ -77,7 +77,7 @@ struct ScheduleOptions {
   bool forward_prefetch = true;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   Checkpointing activation_checkpointing = Checkpointing::kFull;
-  // Of so many blocks, the first ones, which would hold what they keep for longest; those behind
+  // The first blocks, so many, which would hold their activations longest; those after
   // them are checkpointed in another way.
   int checkpointed_blocks = kAllBlocks;
   Checkpointing checkpointing_behind = Checkpointing::kNone;

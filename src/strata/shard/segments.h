@@ -1,5 +1,5 @@
 // The segments of all units of a store one after the other, and what of them rests on this rank.
-// For whoever does something with all of them; what is done with one is elsewhere.
+// For code that processes all of them; what is done with a single one is elsewhere.
 #pragma once
 
 #include <vector>
@@ -19,11 +19,11 @@ struct OwnPiece {
   Piece piece;
 };
 
-// In the order of units, and of segments in a unit: the same on every rank.
+// All segments in the order of units, and of segments in a unit: the same on every rank.
 std::vector<SegmentPlace> segments_of(UnitStore& store);
 std::vector<SegmentPlace> trained_segments_of(UnitStore& store);
 
-// In the same order, and of tensors in a segment.
+// This rank's pieces in the same order, and in that of tensors in a segment.
 std::vector<OwnPiece> own_pieces(UnitStore& store);
 std::vector<OwnPiece> own_trained_pieces(UnitStore& store);
 

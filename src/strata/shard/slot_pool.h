@@ -12,8 +12,8 @@
 
 namespace strata::shard {
 
-// Memory: of what acquire() gave, the largest number of buffers of each size that were in use at
-// once; of what acquire_turn() gave less, where units of several sizes are not there at once.
+// Memory: for acquire(), the largest number of buffers of each size that were in use at
+// once; for acquire_turn() less, where units of several sizes are not in use at once.
 // Threads: one.
 class SlotPool {
  public:
@@ -25,8 +25,8 @@ class SlotPool {
 
   // A flat buffer of exactly `numel` elements; its content is undefined.
   at::Tensor acquire(int64_t numel, at::ScalarType type);
-  // The same for what goes back soon, perhaps as the head of a larger buffer: an embedding and the
-  // layers behind it take turns.
+  // The same for what is released soon, perhaps the head of a larger buffer: an embedding and the
+  // layers after it take turns.
   at::Tensor acquire_turn(int64_t numel, at::ScalarType type);
   void give_back(at::Tensor buffer);
   // Frees what was given back: for buffers of a size that the steps do not ask for.

@@ -1,4 +1,4 @@
-// In which type the weights of a checkpoint rest when they are loaded, and are written as a result.
+// The type in which weights are stored after loading, and in which a result is written.
 // Owns: what --dtype and --save_dtype mean.
 // Never: the types of arithmetic.
 #pragma once
@@ -19,8 +19,8 @@ std::string named_type(const Json& model_config);
 // config.json names none.
 std::string type_in_files(const hf::ModelFolder& folder);
 
-// Of a value of --dtype; "auto": of the name in config.json, else of `in_files`. ConfigError for
-// others than float32, bfloat16 and float16.
+// The type that --dtype names; "auto": that in config.json, else `in_files`. ConfigError for types
+// other than float32, bfloat16 and float16.
 at::ScalarType storage_type_of(const std::string& dtype, const Json& model_config,
                                const std::string& in_files = "float32");
 

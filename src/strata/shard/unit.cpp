@@ -44,7 +44,7 @@ void close_segments(Unit& unit, int shard_group_size) {
   }
 }
 
-// Those of the block, in the order in which they lie: the factors A of adapters one behind the
+// Those of the block, in the order in which they lie: the factors A of adapters one after the
 // other, so that those of layers with one input are one matrix to a product (nn/low_rank).
 std::vector<nn::Parameter*> as_they_lie(std::vector<nn::Parameter*> parameters) {
   std::ranges::stable_partition(parameters, [](const nn::Parameter* parameter) {

@@ -1,5 +1,5 @@
 // How the parameters of a model are laid out for sharding: units, their flat segments, and which
-// piece of which tensor rests on which rank. Pure arithmetic; owns no memory and never
+// piece of which tensor is stored on which rank. Pure arithmetic; owns no memory and never
 // communicates.
 #pragma once
 
@@ -40,7 +40,7 @@ struct Segment {
   int64_t shard_numel = 0;
 };
 
-// The part of a tensor that rests on one rank.
+// The part of a tensor that is stored on one rank.
 struct Piece {
   nn::Parameter* parameter;
   int64_t tensor_begin;  // first stored element of the piece in the flattened tensor
@@ -81,7 +81,7 @@ struct WrapPolicy {
 Partition partition_model(models::Model& model, int shard_group_size,
                           const WrapPolicy& policy = {});
 
-// What of the segment rests on `rank` of the shard group.
+// What of the segment is stored on `rank` of the shard group.
 std::vector<Piece> pieces_of(const Segment& segment, int rank);
 
 }  // namespace strata::shard

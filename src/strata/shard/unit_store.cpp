@@ -215,7 +215,7 @@ void UnitStore::gather(int u, bool from_parts) {
       continue;
     }
     visit.slot = pool_.acquire_turn(segment.numel, slot_type(segment));
-    // Behind what the slot served for before, beside the block that computes.
+    // After what the slot served for before, beside the block that computes.
     const SideStream::Scope beside(gather_stream_);
     if (from_parts) {
       visit.in_flight = std::move(visit.part);

@@ -1,5 +1,5 @@
 // The homes of all units and their visits to slots: gather, release, gradient buffers, reduction.
-// Owns: every parameter's memory. Never: the order of things; the schedule has that.
+// Owns: every parameter's memory. Never: the order of operations; the schedule has that.
 #pragma once
 
 #include <functional>
@@ -17,13 +17,13 @@
 
 namespace strata::shard {
 
-// Where this rank's shard of one segment rests.
+// Where this rank's shard of one segment is stored.
 struct Home {
   // [shard_numel], storage type: the fp32 master when it trains. Of a home in a file: a view of it,
   // for what is not done every step.
   at::Tensor value;
   at::Tensor gradient;               // [shard_numel], fp32; undefined for frozen segments
-  std::optional<FileRegion> region;  // of UnitStore::file(), when the value rests there
+  std::optional<FileRegion> region;  // of UnitStore::file(), when the value is stored there
 };
 
 struct StoreOptions {
@@ -33,18 +33,18 @@ struct StoreOptions {
   at::ScalarType param_type = at::ScalarType::Undefined;
   at::ScalarType reduce_type = at::kFloat;  // of gradients while they are summed over ranks
   at::Device device = at::kCPU;             // where units visit slots and blocks compute
-  // Homes of parameters, gradients and optimizer state rest apart from the slots in host memory,
-  // beside a GPU pinned, and updates run on the CPU (offload). Without a GPU it is a second copy in
-  // the same memory: no setting asks for it, a test walks the way of a GPU's run by it.
+  // Homes of parameters, gradients and optimizer state are in host memory, apart from the slots,
+  // pinned if there is a GPU, and updates run on the CPU (offload). Without a GPU it is a copy in
+  // the same memory: no setting asks for it, but tests use it to cover the code path of a GPU run.
   bool homes_on_host = false;
   WrapPolicy wrap = {};
-  FileHomeOptions parameter_files = {};  // on: parameters rest in a file (NVMe offload)
+  FileHomeOptions parameter_files = {};  // on: parameters are stored in a file (NVMe offload)
 };
 
 // What the homes of one rank take up in a file.
 uint64_t parameter_file_bytes(const Partition& partition);
 
-// Where the values of a unit are. From kSharded or kInParts round to one of the two again; a
+// Where the values of a unit are. They cycle from kSharded or kInParts back to one of the two; a
 // refresh() goes back from kGathered to kGathering.
 enum class Residence {
   kSharded,    // in the home only
@@ -53,7 +53,7 @@ enum class Residence {
   kInParts,    // this rank's part of the smaller reshard group, from which the next gather starts
 };
 
-// Where its gradients are, whatever the values do: each state follows the one before, the first the
+// Where its gradients are, apart from the values: each state follows the one before, the first the
 // last.
 enum class Gradients {
   kNone,      // in the home only
@@ -63,7 +63,7 @@ enum class Gradients {
   kSumming,   // in the home; the sum over replicas in flight, where there are any
 };
 
-// Every call that is out of order by these states is an InternalError that names the unit.
+// A call that is out of order by these states is an InternalError that names the unit.
 // Invariants: a shard group of one rank whose values need no conversion uses its home as the slot;
 // nothing is copied then.
 // Collective: gather(), refresh(), reduce(), settle_reduce() and with_stored(), in the same order
@@ -78,22 +78,22 @@ class UnitStore {
   const Partition& partition() const { return partition_; }
   int num_units() const { return static_cast<int>(partition_.units.size()); }
   const Unit& unit(int u) const { return partition_.units[static_cast<size_t>(u)]; }
-  // Whoever has it may write: what compute_copy() promised of the segment is taken back.
+  // The caller may write to it, so the promise of compute_copy() for the segment is withdrawn.
   Home& home(int u, int segment);
   comm::Mesh& mesh() { return mesh_; }
   models::Model& model() { return model_; }
   SlotPool& pool() { return pool_; }
-  // The file in which parameters rest; null: they rest in memory.
+  // The file in which parameters are stored; null: they are in memory.
   HomeFile* file() { return file_.get(); }
   const StoreOptions& options() const { return options_; }
   // Where homes in memory are, and with them the optimizer's state.
   at::Device home_device() const {
     return options_.homes_on_host && !options_.device.is_meta() ? at::kCPU : options_.device;
   }
-  // What is on its way to homes in host memory has arrived. To be called before those are read.
+  // Waits for all gradients on their way to homes in host memory. Call before those are read.
   void finish_transfers() { host_gradients_.finish(); }
 
-  // Starts to read homes that rest in a file, for the gather to come. Nothing where they do not.
+  // Starts to read homes that are in a file, for the next gather. Does nothing for other homes.
   void start_read(int u);
   // Starts an all-gather into a slot, after the end of the read (started now if it was not).
   // `from_parts`: over the smaller group. Requires: kSharded; with `from_parts` kInParts.
@@ -108,10 +108,10 @@ class UnitStore {
   // wait_gather() before values are read again. Requires: as wait_gather().
   void refresh(int u);
 
-  // Of a segment that trains and stays gathered, this rank's part of the slot, [shard_numel] of 16
+  // For a segment that trains and stays gathered: this rank's part of the slot, [shard_numel] of 16
   // bits: an update of the home writes its values there too, all pieces of this rank, so that the
-  // refresh to come converts nothing. The segment has no values until then (I1). Undefined: there
-  // is none, and gathers convert. To be called after home().
+  // next refresh converts nothing. The segment has no values until then (I1). Undefined: there
+  // is no such part, and gathers convert. Call after home().
   at::Tensor compute_copy(int u, int segment);
 
   // Attaches a whole gradient buffer to each trainable parameter of the unit, which stays until
@@ -119,7 +119,7 @@ class UnitStore {
   void open_gradients(int u, bool first_micro_step);
   bool has_open_gradients(int u) const;
   // Starts the reduction of the whole gradient into the homes, for the last micro-step over the
-  // replicas too: those behind the shard group, from settle_reduce() on. Requires: kOpen.
+  // replicas too: those after the shard group, from settle_reduce() on. Requires: kOpen.
   void reduce(int u, bool last_micro_step);
   // Waits for the shard group; the sum over replicas is under way afterwards. Requires: kReducing.
   void settle_reduce(int u);
@@ -127,31 +127,31 @@ class UnitStore {
   void wait_reduce(int u);
 
   // Calls `use` with the whole segment in its storage type, for export: [>= segment.numel] in rank
-  // order. Of a shard group of one it is the home itself, wherever that rests: not to be written.
+  // order. In a shard group of one it is the home itself, wherever that is: do not write to it.
   void with_stored(int u, int segment, const std::function<void(const at::Tensor&)>& use);
 
  private:
   struct Visit;
   struct State;
   State& state_of(int u) { return *states_[static_cast<size_t>(u)]; }
-  // The unit's state, which must be one of `expected`. `call`: what is asked of the unit.
+  // The unit's state, which must be one of `expected`. `call`: the operation, for the error.
   State& require(int u, const char* call, std::initializer_list<Residence> expected);
   State& require(int u, const char* call, std::initializer_list<Gradients> expected);
   // The element type of a gathered segment: the compute type, but codes are decoded where they are
   // used, not before, and buffers keep their own.
   at::ScalarType slot_type(const Segment& segment) const;
   at::ScalarType wire_type(const Segment& segment) const;
-  // Zeros where homes rest, but for files.
+  // Zeros in the memory of homes; not for files.
   at::Tensor home_memory(int64_t numel, at::ScalarType type) const;
-  // Whether homes are elsewhere than the slots, in host memory or in a file beside a GPU.
+  // Whether homes are in other memory than the slots: with a GPU, in host memory or in a file.
   bool rests_elsewhere() const;
-  // A copy where blocks compute of what rests elsewhere.
+  // A copy, on the computing device, of a home that is elsewhere.
   at::Tensor on_device(const at::Tensor& resting) const;
   // Writes it to `own`, which has another type, as converted where blocks compute.
   void convert_on_device(const at::Tensor& own, const at::Tensor& resting) const;
   // Whether the whole gradient is the home's.
   bool has_own_gradients() const;
-  // Memory beside the homes, as large as the largest shard that trains.
+  // Memory next to the homes, as large as the largest shard that trains.
   at::Tensor make_staging() const;
   // Whether the home itself can serve as the slot.
   bool is_own_slot(const Segment& segment) const;
@@ -177,7 +177,7 @@ class UnitStore {
   SlotPool read_pool_;  // buffers of direct reads
   std::unique_ptr<HomeFile> file_;
   std::vector<std::unique_ptr<State>> states_;
-  // Beside a GPU: casts and copies into slots, ahead of the blocks that compute.
+  // With a GPU: casts and copies into slots, ahead of the blocks that compute.
   SideStream gather_stream_;
   HostGradients host_gradients_;  // of homes in host memory
 };

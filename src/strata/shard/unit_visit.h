@@ -25,14 +25,14 @@ struct UnitStore::Visit {
   at::Tensor reduced;         // where the reduce-scatter lands, unless in the home
   at::Tensor replica_buffer;  // 16-bit gradient on its way between replicas
   std::unique_ptr<comm::Work> reducing;
-  std::unique_ptr<comm::Work> summing;  // over replicas, behind the reduce-scatter
+  std::unique_ptr<comm::Work> summing;  // over replicas, after the reduce-scatter
 };
 
 struct UnitStore::State {
   std::vector<Visit> visits;
   Residence residence = Residence::kSharded;
   Gradients gradients = Gradients::kNone;
-  // Of the gradients, while there are any.
+  // State of the gradients, while there are any.
   bool first_micro_step = true;
   bool last_micro_step = true;
 };

@@ -37,7 +37,7 @@ std::string clean_up_spaces(std::string text) {
   return text;
 }
 
-// Replacements only take spaces away, and no pattern goes on behind any other character than these.
+// Replacements only take spaces away, and no pattern goes on after any other character than these.
 size_t cleanable_size(std::string_view text) { return text.find_last_not_of(" 'nvr") + 1; }
 
 }  // namespace strata::text

@@ -113,7 +113,7 @@ void Bpe::add_symbols(std::string_view piece, std::vector<ModelToken>& out) cons
   if (unknown) out.push_back(*unknown);
 }
 
-// Whether a token has `mark` behind another character, so that a merge may join what a cut parts.
+// Whether a token has `mark` after another character, so that a merge may join what a cut parts.
 bool Bpe::joins_before(std::string_view mark) const {
   for (int32_t id = 0; id < vocabulary_.end_id(); ++id) {
     const std::string* token = vocabulary_.token(id);

@@ -16,7 +16,7 @@ namespace strata::text {
 namespace {
 
 // A character of the result. change 0: stands for the next old character; 1: comes in addition, for
-// the old one before; -k: for the next old one, and the k behind it vanish.
+// the old one before; -k: for the next old one, and the k after it vanish.
 struct Changed {
   char32_t character;
   int change;

@@ -104,7 +104,7 @@ bool shifts_ranges(const std::vector<Replacement>& replacements) {
 }
 
 // A new character, and what it does to the old ones: 0: it stands for the next one; 1: it is added;
-// -n: n more behind its own are removed.
+// -n: n more after its own are removed.
 struct NewCharacter {
   std::string_view text;
   int change;
@@ -209,7 +209,7 @@ class Precompiled : public Normalizer {
     return found;
   }
 
-  // An ASCII character that stays, and that nothing behind it joins.
+  // An ASCII character that stays, and that nothing after it joins.
   bool is_plain(std::string_view text, size_t at) const {
     const auto c = static_cast<uint8_t>(text[at]);
     const bool next_is_ascii = at + 1 == text.size() || static_cast<uint8_t>(text[at + 1]) < 0x80;

@@ -31,7 +31,7 @@ class PostProcessor {
   virtual ~PostProcessor() = default;
   virtual void process(const EncodedText& encoded, bool add_special_tokens,
                        std::vector<Token>& tokens) const = 0;
-  // Makes of both texts of a pair, types 0 and 1, what stands one behind another: their own tokens
+  // Makes of both texts of a pair, types 0 and 1, what stands one after another: their own tokens
   // and others. Errors: FormatError for a file that says nothing of pairs.
   virtual void join(std::vector<TypedIds>& parts) const = 0;
 };

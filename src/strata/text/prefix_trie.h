@@ -20,7 +20,7 @@ class PrefixTrie {
   // The last id of a repeated token counts. Empty tokens are left out.
   explicit PrefixTrie(std::vector<std::pair<std::string_view, int32_t>> tokens);
 
-  // The node behind `byte`, or kNone.
+  // The node after `byte`, or kNone.
   uint32_t next(uint32_t node, char byte) const {
     const Node& at = nodes_[node];
     const void* found = at.num_children == 0

@@ -201,7 +201,7 @@ bool ends_word(Category c) {
 
 // `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at `at`, or `at`.
 size_t match_small_word(const Scanner& s, size_t at) {
-  size_t end = at, last_without_case = at;  // behind the last one
+  size_t end = at, last_without_case = at;  // after the last one
   for (; begins_word(s.category(end)); end = s.next(end)) {
     if (s.category(end) != Category::kUpper) last_without_case = s.next(end);
   }

@@ -77,7 +77,7 @@ std::vector<std::string> read_lines(const std::filesystem::path& path) {
   return tokens;
 }
 
-// Special tokens behind the vocabulary: those of added_tokens_decoder by id, with names for the
+// Special tokens after the vocabulary: those of added_tokens_decoder by id, with names for the
 // gaps, then extra_special_tokens.
 void add_config_specials(const Json& config, int64_t base_size, Json& document) {
   if (!config.is_object()) return;

@@ -57,7 +57,7 @@ constexpr const char* kHiddenToken =
     "; transformers writes this in the place of any token where it writes its arguments down: "
     "remove the line, or write the token";
 
-// Where the next word begins: at a mark behind something else.
+// Where the next word begins: at a mark after something else.
 size_t word_end(std::string_view text, size_t begin) {
   size_t at = begin;
   while (text.substr(at).starts_with(kWordMark)) at += kWordMark.size();

@@ -47,7 +47,7 @@ class Tokenizer {
   ~Tokenizer();
 
   // Token ids of `text`. Bytes that are not UTF-8 count as U+FFFD. `add_special_tokens` runs the
-  // post-processor's template (BOS, EOS); special tokens written in the text match, but for a
+  // post-processor's template (BOS, EOS); special tokens written in the text match, except for a
   // tokenizer that splits them (split_special_tokens).
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
   std::vector<Token> encode_with_ranges(std::string_view text,
@@ -141,7 +141,7 @@ class Tokenizer {
 
 // Decodes a growing list of ids. Concatenating all results gives decode() of all ids; no result
 // ends inside a UTF-8 character.
-// Invariants: text before `sent_` of the window's text has been handed out, but for its end in
+// Invariants: text before `sent_` of the window's text has been handed out, except for its end in
 // `uncleaned_`.
 class StreamDecoder {
  public:

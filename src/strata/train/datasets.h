@@ -28,7 +28,7 @@ struct Datasets {
   std::vector<std::string> notes;               // what loading them did beside what was asked
   std::vector<std::string> warnings;            // what is probably a mistake
 
-  // Those that are there.
+  // The evaluation sets that are there.
   std::vector<const data::TokenStore*> evaluations() const;
 };
 

@@ -121,7 +121,7 @@ void require_classes_to_smooth(const config::RunConfig& config) {
       config.train.label_smoothing_factor, problem == LabelProblem::kNumbers ? "numbers" : "lists");
 }
 
-// Those of all sets, in the order in which they came.
+// The labels of all sets, in the order in which they came.
 std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::string>& notes) {
   std::vector<std::string> names;
   for (const data::SeenLabel& label : datasets.train.stats().labels) names.push_back(label.name);
@@ -259,7 +259,7 @@ void settle_labels(const Datasets& datasets, const Json& model_config, config::R
 std::vector<int64_t> classes_of(const data::DatasetStats& stats,
                                 const std::vector<std::string>& names) {
   std::unordered_map<std::string, int64_t> numbers;
-  // Of a name that is there twice the last, as in label2id.
+  // If a name is there twice, the last one counts, as in label2id.
   for (size_t i = 0; i < names.size(); ++i) {
     numbers.insert_or_assign(names[i], static_cast<int64_t>(i));
   }

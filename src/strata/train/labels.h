@@ -28,7 +28,7 @@ Json config_with_labels(const config::ModelConfig& model);
 void settle_labels(const Datasets& datasets, const Json& model_config, config::RunConfig& config,
                    std::vector<std::string>& notes);
 
-// Of a set's labels, by their places there, the numbers that the head has for them.
+// Maps a set's labels, by their places there, to the numbers that the head has for them.
 std::vector<int64_t> classes_of(const data::DatasetStats& stats,
                                 const std::vector<std::string>& names);
 

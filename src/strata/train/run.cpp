@@ -236,7 +236,7 @@ std::vector<std::string> notes_of_preparation(const config::RunConfig& config,
   return notes;
 }
 
-// Of a run that goes on from one.
+// For a resumed run: notes about the checkpoint that it resumes from.
 void look_at_checkpoints(const config::RunConfig& config, const SettingsText& settings,
                          comm::Group& world, OutputFolder& folder) {
   if (config.train.resume_from_checkpoint.empty()) return;

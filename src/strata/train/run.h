@@ -13,7 +13,7 @@
 
 namespace strata::train {
 
-// Where a run's words go: rank 0's text, and that of others while they wait for it; where every
+// Where a run's output goes: rank 0's text, and that of others while they wait for it; where every
 // rank tells what it is doing.
 struct Output {
   std::function<void(std::string_view)> write = [](std::string_view) {};
@@ -41,7 +41,7 @@ struct SettingsText {
 RunResult run_recipe(const config::RunConfig& config, const launch::RankEnvironment& environment,
                      const SettingsText& settings, const Output& output);
 
-// The same without what stands at the end: no result is written, only metrics.jsonl.
+// The same without the last part: no result is written, only metrics.jsonl.
 RunResult run_steps(const config::RunConfig& config, const launch::RankEnvironment& environment,
                     const SettingsText& settings, const Output& output);
 

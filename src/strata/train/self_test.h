@@ -55,7 +55,7 @@ struct Comparison {
   bool is_same(const Tolerance& tolerance) const;
 };
 
-// Of two runs' rows of metrics.jsonl. Steps that reach the end of an epoch are left out: layouts
+// Compares two runs' rows of metrics.jsonl. Steps that reach an epoch's end are left out: layouts
 // fill the last one up with different rows. Throws FormatError when the rows do not match, or when
 // no step is left because the data set is smaller than one.
 Comparison compare_runs(const std::vector<Json>& expected, const std::vector<Json>& found);

@@ -65,7 +65,7 @@ std::string way_to_evaluate(const config::DataConfig& config, const data::DataRe
                                            : fmt::format("--splits \"{},{}\"", training, name));
 }
 
-// Of `splits`, behind the first, the first that the data set has.
+// The first of `splits`, apart from their first, that the data set has.
 std::string evaluation_split(const config::DataConfig& config, const data::DataRequest& request) {
   const std::vector<std::string> names = data::split_list(config.splits);
   for (size_t i = 1; i < names.size(); ++i) {

@@ -17,7 +17,7 @@
 
 namespace strata::train {
 
-// Of a stream, the rows that the run will use in the files' order; 0: all.
+// The number of a stream's rows that the run will use, in the files' order; 0: all.
 int64_t rows_of_stream(const config::RunConfig& config, int data_parallel_size);
 
 class SplitLoader {

@@ -62,7 +62,7 @@ class AdapterParts {
   AdapterParts(const SavedState& base, const Json& config, SavedState& adapter,
                const adapters::LoraOptions& settings);
 
-  // By the weight's name in the base.
+  // The parts by the weight's name in the base.
   const std::map<std::string, Parts>& by_weight() const { return parts_; }
   const Parts* find(const std::string& weight) const;
   std::optional<size_t> place_in_base(const std::string& name) const;
@@ -75,7 +75,7 @@ class AdapterParts {
 
   // The base's embedding, of which the head was a name.
   std::optional<size_t> untied_from() const { return untied_from_; }
-  // Of embedding and output layer, where the vocabulary grew.
+  // Rows of embedding and output layer, where the vocabulary grew.
   std::optional<int64_t> num_rows() const { return num_rows_; }
   // The adapter's head for whole texts, in place of the base's output layer (models/reward_head.h).
   // By the names of its weights; how many labels it tells, where it is there.

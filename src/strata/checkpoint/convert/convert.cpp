@@ -64,7 +64,7 @@ Json model_config(const SavedState& state) {
   return is_model ? read_json_file(config) : Json::object();
 }
 
-// As from_pretrained() expects them beside the config.json.
+// Names weights as from_pretrained() expects them next to the config.json.
 void name_as_in_folder(const SavedState& state, std::vector<NamedPlace>& weights) {
   const Json config = model_config(state);
   for (NamedPlace& weight : weights) weight.name = hf::name_in_folder(config, weight.name);

@@ -98,7 +98,7 @@ bool holds_packed(const SavedState& state);
 hf::DType plain_type(const SavedState& state);
 
 // transformers trains the experts of a layer as one tensor, also where the model's files have one
-// for each, and so states of FSDP name them: FormatError where nothing could go on from such a
+// for each, and so states of FSDP name them: FormatError where nothing could continue from such a
 // state of a whole model.
 void require_own_experts(const SavedState& state);
 

@@ -1,4 +1,4 @@
-// What other tools keep beside tensors, read off a state and the settings of its run: torch's
+// What other tools keep besides tensors, read off a state and the settings of its run: torch's
 // param_groups and PEFT's adapter_config.json. Owns: nothing.
 #pragma once
 

@@ -38,7 +38,7 @@ bool contains(const std::string_view (&names)[N], std::string_view name) {
   return std::ranges::find(names, name) != std::end(names);
 }
 
-// The place of a branch's tensor, whose name in PEFT's file ends there or, of a layer, one behind.
+// The place of a branch's tensor, whose name in PEFT's file ends there or, of a layer, one later.
 size_t branch_in(const Path& path) {
   const auto found = std::ranges::find_if(path, [](const std::string& part) {
     return contains(kLayers, part) || contains(kTensors, part) || part == kMagnitude;
@@ -46,7 +46,7 @@ size_t branch_in(const Path& path) {
   return static_cast<size_t>(found - path.begin());
 }
 
-// What stays of a tensor of a branch without the adapter's name behind it.
+// What stays of a tensor of a branch without the adapter's name after it.
 void drop_adapter_name(Path& path, size_t branch) {
   const size_t num_behind = path.size() - branch - 1;
   const auto behind = path.begin() + static_cast<ptrdiff_t>(branch) + 1;

@@ -15,7 +15,7 @@
 namespace strata::checkpoint {
 
 struct GgufOptions {
-  // Of matrices; nothing: the type of the state's weights.
+  // The type of matrices; no value: that of the state's weights.
   std::optional<hf::GgufType> type = {};
   FileSystem* files = &real_file_system();
 };

@@ -17,11 +17,11 @@ namespace strata::checkpoint {
 struct GgufFamily {
   std::string architecture;  // "llama"
   hf::GgufMetadata keys;     // "llama.block_count", ...
-  // Modules in a layer, as the model's weights name them, and behind "blk.N.".
+  // Modules in a layer, as the model's weights name them, and after "blk.N.".
   std::map<std::string, std::string> layer_names;
   std::string layers = "model.layers.";            // before the number of a layer
   std::map<std::string, std::string> other_names;  // whole names of modules outside of layers
-  // Experts: "mlp.experts." in a layer, and what comes behind the number.
+  // Experts: "mlp.experts." in a layer, and what comes after the number.
   std::string experts;
   std::map<std::string, std::string> expert_names;
   int64_t num_experts = 0;

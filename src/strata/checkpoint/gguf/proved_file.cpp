@@ -70,7 +70,7 @@ std::vector<uint64_t> write_content(const fs::path& path, const GgufContent& con
   return sums;
 }
 
-// As any reader would see it.
+// Reads the file as any reader would see it.
 bool holds(const fs::path& path, const GgufContent& content, const std::vector<uint64_t>& sums) {
   const hf::GgufFile file(path);
   if (file.metadata() != content.metadata || file.tensors().size() != sums.size()) return false;

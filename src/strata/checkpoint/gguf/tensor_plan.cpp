@@ -24,7 +24,7 @@ std::pair<std::string, std::string> split_last(const std::string& name) {
   return {name.substr(0, dot), name.substr(dot + 1)};
 }
 
-// The number at the beginning of `text`, which loses it and the dot behind it.
+// The number at the beginning of `text`, which loses it and the dot after it.
 std::optional<int64_t> take_number(std::string_view& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -18,7 +18,7 @@ struct PlannedTensor {
   // Places in the state, whose rows follow each other; empty: `values`.
   std::vector<size_t> sources = {};
   std::vector<float> values = {};
-  // Of each head the rows i and i + half become neighbours; 0: they stay.
+  // In each head, rows i and i + half become neighbours; 0: rows keep their order.
   int64_t heads_in_pairs = 0;
   bool is_transposed = false;  // the source is [in, out]
   float added = 0;             // to each value

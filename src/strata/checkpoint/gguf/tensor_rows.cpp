@@ -12,7 +12,7 @@
 namespace strata::checkpoint {
 namespace {
 
-// Of values that are made at once.
+// Number of values that are made at once.
 constexpr int64_t kChunkElements = int64_t{1} << 18;
 
 STRATA_VECTORIZED void widen_bf16(const uint16_t* from, float* to, size_t count) {

@@ -136,7 +136,7 @@ class TokenizerKeys {
     put_id("padding_token", id_of(tokenizer_->pad_id(), "pad_token_id"));
   }
 
-  // What stands before and behind a text is seen by looking, whatever puts it there.
+  // What stands before and after a text is seen by looking, whatever puts it there.
   void add_ends_around_texts() {
     constexpr std::string_view kText = "a";
     const std::vector<int32_t> bare = tokenizer_->encode(kText, /*add_special_tokens=*/false);

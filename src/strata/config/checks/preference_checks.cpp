@@ -16,7 +16,7 @@
 namespace strata::config {
 namespace {
 
-// Those that sort what the pairs of a micro-batch got.
+// Losses that sort the values of the pairs of a micro-batch.
 constexpr std::array<std::string_view, 2> kOfBatches = {"aot", "aot_unpaired"};
 constexpr std::array<std::string_view, 4> kSmoothed = {"robust", "exo_pair", "aot", "aot_unpaired"};
 // A divergence other than the reverse KL leaves a term that only a difference of rewards takes out.

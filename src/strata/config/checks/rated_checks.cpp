@@ -47,7 +47,7 @@ class RatedRules : Rules {
     }
   }
 
-  // Each answer stands behind the prompt of its neighbour in a batch of fixed order, too.
+  // Each answer stands after the prompt of its neighbour in a batch of fixed order, too.
   void check_batches() const {
     const TrainConfig& train = config_.train;
     if (!config_.data.dataset_streaming && train.train_sampling_strategy != Sampling::kSequential) {

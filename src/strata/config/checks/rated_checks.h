@@ -11,7 +11,7 @@
 namespace strata::config {
 
 // Whether the recipe is kto with a loss that needs an estimate of how far the model is from its
-// reference: of answers behind prompts of other rows of the same micro-batch.
+// reference: of answers after prompts of other rows of the same micro-batch.
 bool estimates_divergence(const RunConfig& config);
 
 // Throws ConfigError; appends a line for every setting that was given and does nothing.

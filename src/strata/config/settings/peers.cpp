@@ -164,7 +164,7 @@ std::vector<Known> dpo() {
        {"false", "*"},
        "a reference is asked once, before the first step, or when it has moved",
        true},
-      // Of earlier versions.
+      // Settings of earlier versions.
       {"reference_free",
        {"false"},
        "the recipe dpo compares with the reference, orpo and cpo have none",

@@ -101,7 +101,7 @@ Json json_at(const arrow::Array& storage, int64_t row) {
   }
 }
 
-// An extension's value is that of the type it is stored as, but for JSON.
+// An extension's value is that of the type it is stored as, except for JSON.
 Json extension_at(const arrow::Array& array, int64_t row) {
   const auto& storage = *static_cast<const arrow::ExtensionArray&>(array).storage();
   return is_json(*array.type()) ? json_at(storage, row) : value_at(storage, row);

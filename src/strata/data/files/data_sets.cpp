@@ -162,14 +162,14 @@ class SetReader {
                       request_.split, path_.string());
   }
 
-  // Of a split, or `limit` where it has more.
+  // The number of rows of a split, or `limit` if it has more.
   int64_t num_rows(const std::string& split, int64_t limit) const {
     const auto known = sizes_.find(split);
     if (known != sizes_.end()) return std::min(known->second, limit);
     return count_rows(path_, split, request_.load, limit);
   }
 
-  // Of a part whose bounds are known without the number of rows, the end may lie behind the last.
+  // Of a part whose bounds are known without the number of rows, the end may lie beyond the last.
   std::pair<int64_t, int64_t> range_of(const SplitPart& part) {
     const bool needs_size = part.is_percent || part.from.value_or(0) < 0 || part.to.value_or(0) < 0;
     if (!needs_size) return part.range(kNoLimit);
@@ -221,7 +221,7 @@ std::string left_out_line(const std::string& subject, const std::vector<fs::path
       subject, fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} more", others));
 }
 
-// Of a card's chosen configuration.
+// Other keys of a card's chosen configuration.
 std::vector<DatasetConfiguration::OtherKey> other_keys(const fs::path& path,
                                                        const std::string& configuration) {
   if (!fs::is_directory(path)) return {};

@@ -63,7 +63,7 @@ void inflate_gzip(const MappedFile& file, const Take& take) {
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(part.data()));
     stream.avail_in = static_cast<uInt>(part.size());
     while (stream.avail_in > 0) {
-      if (!is_open && *stream.next_in == 0) {  // zeros behind the end, as Python's gzip reads them
+      if (!is_open && *stream.next_in == 0) {  // zeros after the end, as Python's gzip reads them
         ++stream.next_in;
         --stream.avail_in;
         continue;

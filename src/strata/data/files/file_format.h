@@ -8,7 +8,7 @@ namespace strata::data {
 
 struct FileFormat {
   std::string extension;       // ".jsonl", ".csv", ...; empty: none that is read
-  bool is_compressed = false;  // .gz or .zst behind it
+  bool is_compressed = false;  // .gz or .zst after it
 };
 FileFormat file_format(const std::filesystem::path& path);
 

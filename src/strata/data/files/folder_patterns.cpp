@@ -82,7 +82,7 @@ bool is_border(char c) { return std::string_view("-._ 0123456789").find(c) != st
 // What stands around a word: nothing, or a border and anything.
 struct Around {
   bool begins;  // nothing before it
-  bool ends;    // nothing behind it
+  bool ends;    // nothing after it
 };
 // In the order in which `datasets` looks for them. A folder may end with a word, a file may not.
 constexpr Around kOfFolders[] = {{true, true}, {true, false}, {false, true}, {false, false}};
@@ -119,7 +119,7 @@ Splits splits_by_shards(const std::vector<std::string>& files) {
   return splits;
 }
 
-// Those of one split, the files of each rule sorted, each file once.
+// The files of one split, those of each rule sorted, each file once.
 std::vector<std::string> files_of(const std::vector<std::string_view>& words, bool by_folder,
                                   const std::vector<std::string>& files) {
   std::vector<std::string> found;

@@ -69,7 +69,7 @@ void require_names(const arrow::FieldVector& fields, const std::string& file) {
   }
 }
 
-// Of two columns of one name a row would have to leave one out.
+// If two columns have one name, a row would have to leave one out.
 void require_distinct(const arrow::Schema& schema, const std::vector<int>& columns,
                       const std::string& file) {
   std::set<std::string_view> seen;
@@ -81,7 +81,7 @@ void require_distinct(const arrow::Schema& schema, const std::vector<int>& colum
 }
 
 // That no offset or index of a damaged file leads out of its buffers: Arrow's own look at a whole
-// column, but for what single values mean. A bad text is its row's fault, not the file's.
+// column, except for what single values mean. A bad text is its row's fault, not the file's.
 void require_sound(const arrow::Array& column, const std::string& name, const std::string& file) {
   const arrow::Status status = validate_storage(column);
   if (status.ok()) return;

@@ -80,7 +80,7 @@ class JsonReader {
     }
   }
 
-  // Where the element that begins at `at` ends: the comma or bracket behind it.
+  // Where the element that begins at `at` ends: the comma or bracket after it.
   size_t element_end(std::string_view text, size_t at, int64_t line) const {
     int depth = 0;
     bool in_string = false;

@@ -14,7 +14,7 @@ struct ShardName {
   int count = 0;  // of all parts
 };
 
-// "train-00001-of-00003", also with the hash that the Hub once wrote behind it; nothing for another
+// "train-00001-of-00003", also with the hash that the Hub once wrote after it; nothing for another
 // name. `stem`: without extensions.
 std::optional<ShardName> parse_shard(const std::string& stem);
 

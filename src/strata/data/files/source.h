@@ -90,7 +90,7 @@ struct LoadOptions {
 // Reads one split in batches, so that memory holds a part of a file however large it is.
 // A file, or the files of a pattern (data/*.jsonl), are the split "train". Formats by extension:
 // .jsonl and .json (one object per line, or one array of objects), .csv, .tsv, .txt (a row per
-// line), each also with .gz or .zst behind it; .parquet; .arrow.
+// line), each also with .gz or .zst after it; .parquet; .arrow.
 // Of a folder whose README.md lists configurations, the files of the chosen one. Of another folder,
 // the first that exists of: SPLIT.jsonl (or another format), the full set of
 // SPLIT-00000-of-000NN.parquet, data/SPLIT*.parquet, SPLIT/*.parquet, what the words in

@@ -30,7 +30,7 @@ struct MarkedChat {
   std::vector<ByteSpan> spans;  // in order
 };
 
-// The bytes that are learnt where only the assistant is: its answers, but for those that say no,
+// The bytes that are learnt where only the assistant is: its answers, except for those that say no,
 // and other messages that say yes. With {% generation %} blocks an answer is what they wrote;
 // without, see turn_spans.h. Of a message that the template does not show there is nothing to learn
 // or to leave out. Errors: FormatError from the template, for a message that cannot be found, and

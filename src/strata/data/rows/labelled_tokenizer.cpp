@@ -12,7 +12,7 @@
 namespace strata::data {
 namespace {
 
-// The first token of type 1, behind which all are; 0: there is none.
+// The first token of type 1, after which all are; 0: there is none.
 int32_t begin_of_second(const std::vector<uint8_t>& types, const Row& row) {
   const auto second = std::ranges::find_if(types, [](uint8_t type) { return type != 0; });
   const bool is_sound = std::all_of(second, types.end(), [](uint8_t type) { return type == 1; });

@@ -13,7 +13,7 @@ std::string_view last_text(const Json& message);
 // The same as a text that can be changed; null where the message has none.
 std::string* find_last_text(Json& message);
 
-// The text behind the reasoning, without the blanks around it: what a template shows of a message
+// The text after the reasoning, without the blanks around it: what a template shows of a message
 // however much of it it leaves out.
 std::string_view answer_text(const Json& message);
 

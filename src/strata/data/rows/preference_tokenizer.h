@@ -27,7 +27,7 @@ struct JoinedAnswers {
   bool prompt_is_split;  // they are fewer than the prompt alone has
 };
 // The prompt is trained in neither document; it ends where the shorter of the two beginnings ends
-// that they share with the `prompt` alone. Labels that are -100 behind it stay so.
+// that they share with the `prompt` alone. Labels that are -100 after it stay so.
 JoinedAnswers join_answers(const std::vector<int32_t>& prompt, Example chosen, Example rejected);
 
 // Makes the prompt's labels before the better answer what they were (`learnt`: those of its
@@ -42,7 +42,7 @@ int32_t mask_shared(const std::vector<int32_t>& prompt, Example& document, bool&
 // Cuts each document to max_length tokens. Requires: max_length > 0.
 void truncate_answers(Example& pair, int64_t max_length, const std::string& truncation_mode);
 
-// The first document that has no trained token behind its first, so that it has no likelihood;
+// The first document that has no trained token after its first, so that it has no likelihood;
 // their number: all have one. `learns_prompt`: what train_prompt() made of it is no answer.
 size_t find_untrained_answer(const ExampleView& pair, bool learns_prompt = false);
 

@@ -91,7 +91,7 @@ Json read_messages(const Row& row, const std::string& column);
 // The same of a list of the column; messages of both spellings.
 Json read_messages_of(const Row& row, const std::string& column, const Json& list);
 
-// The conversation of a row of kind kMessages: its list, behind the column "system" as a message of
+// The conversation of a row of kind kMessages: its list, after the column "system" as a message of
 // that role. Errors: as read_messages; FormatError for two system messages of different text.
 Json read_conversation(const Row& row);
 // The column "system" as the first of the messages. Errors: as read_conversation.

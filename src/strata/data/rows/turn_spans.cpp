@@ -33,7 +33,7 @@ std::string_view leading_thoughts(const Json& message) {
   return end == std::string_view::npos ? "" : text.substr(0, end + 8);
 }
 
-// The message with a probe before its text, behind its reasoning, or after all of it.
+// The message with a probe before its text, after its reasoning, or after all of it.
 bool add_probe(bool at_end, Json& message) {
   Json& content = message["content"];
   if (content.is_null()) content = "";
@@ -50,7 +50,7 @@ bool add_probe(bool at_end, Json& message) {
   return true;
 }
 
-// The message with a probe before the name of its first call, or behind that of its last.
+// The message with a probe before the name of its first call, or after that of its last.
 bool add_probe_to_calls(bool at_end, Json& message) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array() || calls->empty()) return false;
@@ -77,7 +77,7 @@ bool ends_with_mark(std::string_view text) {
   return last != std::string_view::npos && text.substr(0, last + 1).ends_with("|>");
 }
 
-// What must be seen of an answer, however much of it is left out: its last call, or its text behind
+// What must be seen of an answer, however much of it is left out: its last call, or its text after
 // the reasoning. `turn`: what a template makes of it, which may show no calls (Phi-3).
 std::string_view essence(const Json& message, std::string_view turn) {
   const std::string_view call = last_call(message);
@@ -213,7 +213,7 @@ bool TurnSpans::is_shown(size_t k) const {
   }
 }
 
-// Of a template that only appends, but for the reasoning of earlier answers.
+// Of a template that only appends, except for the reasoning of earlier answers.
 std::optional<ByteSpan> TurnSpans::find_appended(size_t k, const std::string& before) const {
   const std::string& text = chat_.text;
   if (!text.starts_with(before)) return std::nullopt;
@@ -291,9 +291,9 @@ std::optional<ByteSpan> TurnSpans::find_answer_by_content(size_t k,
 }
 
 // Where in `header`, what stands between the contents of the message before and of answer k, the
-// answer begins: behind the generation prompt. What follows that there is reasoning, or what the
+// answer begins: after the generation prompt. What follows that there is reasoning, or what the
 // template writes before a content or the name of a call: then nothing of another message is in
-// it, as without the messages behind it looks the same.
+// it, as without the messages after it looks the same.
 std::optional<size_t> TurnSpans::end_of_prompt(size_t k, std::string_view header,
                                                std::string_view generation) const {
   const std::string_view thoughts = leading_thoughts(messages_[k]);

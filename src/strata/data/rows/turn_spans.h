@@ -25,7 +25,7 @@ bool is_assistant(const Json& message);
 // reasoning block that earlier answers lack (enable_thinking false), tools may stand before the
 // last question. The message is then found by the place of its content, which a changed rendering
 // shows, and by what stands between it and the content of its neighbours in both renderings. An
-// answer before the first question is what it would be behind one. Keeps references to all
+// answer before the first question is what it would be after one. Keeps references to all
 // arguments.
 class TurnSpans {
  public:

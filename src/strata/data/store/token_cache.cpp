@@ -206,7 +206,7 @@ void add_templates(KeyHash& hash, const TokenSources& sources) {
   }
 }
 
-// Those that change the result.
+// Adds the options that change the result.
 void add_options(KeyHash& hash, const PrepareOptions& o) {
   const auto choice = [](const std::optional<bool>& value) { return value ? *value + 1 : 0; };
   hash.add(o.dataset_text_field);

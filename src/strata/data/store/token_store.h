@@ -37,7 +37,7 @@ class TokenStore {
   ExampleView operator[](size_t row) const;
   // What the index says of a row; its tokens are not read.
   int64_t num_tokens(size_t row) const;
-  // Of a rated row those of its own answer behind its prompt; of others all.
+  // Of a rated row those of its own answer after its prompt; of others all.
   int64_t num_own_tokens(size_t row) const;
   std::span<const int32_t> lengths(size_t row) const;
   // 16 hexadecimal digits that depend on every row's tokens, labels and documents and on the order

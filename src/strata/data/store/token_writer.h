@@ -20,14 +20,14 @@ struct TokenFileHeader {
   uint64_t tokens;
   uint64_t targets;     // of labelled rows
   uint64_t note_bytes;  // of the JSON with the statistics
-  uint64_t checksum;    // of all behind the tokens
+  uint64_t checksum;    // of all after the tokens
 };
 inline constexpr char kTokenFileMagic[8] = {'S', 'T', 'R', 'A', 'T', 'O', 'K', '5'};
 
 // What the file says beside each row, so that a damaged row is never trained on.
 uint64_t checksum_of(const ExampleView& row);
 
-// Numbers that stand behind the tokens in the file: they wait in a file of their own once they are
+// Numbers that stand after the tokens in the file: they wait in a file of their own once they are
 // many.
 class WaitingColumn {
  public:

@@ -1,5 +1,5 @@
 // Folders of torch.distributed.checkpoint, format "1.0.0": `.metadata`, a pickle that says where
-// each block of each tensor lies, and `.distcp` files, which are torch.save archives one behind the
+// each block of each tensor lies, and `.distcp` files, which are torch.save archives one after the
 // other. Never: what a tensor's name means.
 #pragma once
 

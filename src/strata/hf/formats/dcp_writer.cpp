@@ -1,4 +1,4 @@
-// DcpWriter: archives one behind the other, then `.metadata`.
+// DcpWriter: archives one after the other, then `.metadata`.
 #include "strata/base/error.h"
 #include "strata/hf/formats/dcp.h"
 #include "strata/hf/formats/torch_types.h"

@@ -69,7 +69,7 @@ class Cursor {
   }
 
  private:
-  // Of the header, behind what was read.
+  // Bytes left in the header after what was read.
   uint64_t room() const { return std::min<uint64_t>(data_.size(), kMaxHeaderBytes) - at_; }
 
   std::span<const std::byte> data_;

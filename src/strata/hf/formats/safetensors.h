@@ -23,7 +23,7 @@
 
 namespace strata::hf {
 
-// `begin` and `end` are bytes in the file's data area, behind the header.
+// `begin` and `end` are bytes in the file's data area, after the header.
 struct TensorInfo {
   std::string name;
   DType dtype;
@@ -126,7 +126,7 @@ class SafetensorsWriter {
   FileSystem& files_;
   Descriptor file_;
   Descriptor direct_;
-  std::optional<WriteStream> stream_;  // behind the descriptors, which it uses
+  std::optional<WriteStream> stream_;  // after the descriptors, which it uses
 };
 
 }  // namespace strata::hf

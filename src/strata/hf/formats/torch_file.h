@@ -106,7 +106,7 @@ class TorchFileWriter {
 
   // All bytes of the next tensor.
   void write(std::span<const std::byte> data);
-  // Returns the position behind the archive. Requires: every tensor was written.
+  // Returns the position after the archive. Requires: every tensor was written.
   uint64_t finish();
 
  private:

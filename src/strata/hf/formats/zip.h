@@ -30,7 +30,7 @@ class ZipArchive {
   ZipArchive(std::span<const std::byte> bytes, std::string subject);
 
   const std::vector<ZipRecord>& records() const { return records_; }
-  // By the name behind the archive's top folder ("data.pkl", "data/0"); nullptr when absent.
+  // By the name after the archive's top folder ("data.pkl", "data/0"); nullptr when absent.
   const ZipRecord* find(std::string_view name) const;
   // Whether it was written with checksums; torch.serialization.set_crc32_options(False) leaves all
   // of them 0.
@@ -60,7 +60,7 @@ class ZipStreamWriter {
   void begin_record(const std::string& name, uint64_t size);
   void append(std::span<const std::byte> data);
   void end_record();
-  // Writes the directory. Returns the position behind the archive.
+  // Writes the directory. Returns the position after the archive.
   uint64_t finish();
 
  private:

@@ -42,7 +42,7 @@ std::string read_token() {
   return token;
 }
 
-// Percent-encodes a path, but for its slashes.
+// Percent-encodes a path, except for its slashes.
 std::string encode_path(const std::string& path) {
   std::string out;
   for (const char c : path) {
@@ -244,7 +244,7 @@ class Downloader {
     link_blob(blob, link);
   }
 
-  // As huggingface_hub calls it.
+  // The name that huggingface_hub gives it.
   static fs::path part_of(const fs::path& blob) { return blob.string() + ".incomplete"; }
 
   void download(const std::string& url, const std::string& name, const RemoteFile& remote,

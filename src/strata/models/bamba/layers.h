@@ -11,7 +11,7 @@ namespace strata::models {
 // The MLP of layer `index`, that of Falcon-H1's, too.
 GatedFeedForwardOptions bamba_mlp(const LlamaConfig& llama, int64_t index, at::ScalarType storage);
 
-// Of one model: its layers share the lanes of a batch.
+// The layers of one model, which share the lanes of a batch.
 MakeDecoderLayer make_bamba_layers(const BambaConfig& config);
 
 }  // namespace strata::models

@@ -2,7 +2,7 @@
 // Owns: their layers and the order of operations. Never: gathering, checkpointing, the chain
 // (bart/model.h).
 //
-// A norm stands behind each sum.
+// A norm stands after each sum.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,7 @@ class BartEmbedding final : public Block {
   uint64_t place_id_;
 };
 
-// The projections of one attention, with the norm behind it.
+// The projections of one attention, with the norm after it.
 struct BartAttention {
   BartAttention(const std::string& path, const std::string& norm_path, int64_t d_model,
                 at::ScalarType storage, DropoutPlaces& places);

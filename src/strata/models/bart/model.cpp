@@ -62,7 +62,7 @@ WeightSources BartModel::check_weights(const hf::ModelFolder& folder) {
   return EncoderDecoderModel::check_weights(folder);
 }
 
-// The norm of a stack's embedding stands behind its layers.
+// The norm of a stack's embedding stands after its layers.
 size_t BartModel::module_place(const std::string& weight) const {
   const auto is_of = [&](const char* module) { return weight.find(module) != std::string::npos; };
   if (is_of("model.encoder.")) return is_of(".layernorm_embedding.") ? 1 : 0;

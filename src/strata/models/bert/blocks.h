@@ -1,7 +1,7 @@
 // The blocks of BERT: embeddings with their norm, layer, head. Owns: their layers and the order of
 // operations. Never: gathering, checkpointing, the chain (bert/model.h).
 //
-// A norm stands behind each sum. Attention sees a document's tokens before and behind each.
+// A norm stands after each sum. Attention sees a document's tokens before and after each.
 #pragma once
 
 #include <memory>

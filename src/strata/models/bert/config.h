@@ -50,7 +50,7 @@ struct BertConfig {
   double initializer_range = 0.02;
   std::optional<int64_t> pad_token_id = 0;  // this embedding row receives no gradient
   bool reads_types = false;                 // else all tokens are of the first type
-  // RoBERTa: positions count from the one behind the padding's, which tokens of padding have.
+  // RoBERTa: positions count from the one after the padding's, which tokens of padding have.
   bool counts_from_padding = false;
   bool has_positions_last = false;     // among the embeddings' parameters
   bool has_output_norm_first = false;  // among a layer's

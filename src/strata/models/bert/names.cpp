@@ -77,7 +77,7 @@ BertNames mpnet_names() {
   return names;
 }
 
-// Each layer of a group has its name behind the group's.
+// Each layer of a group has its name after the group's.
 BertNames albert_names() {
   return {.architecture = "AlbertForSequenceClassification",
           .body = "albert",

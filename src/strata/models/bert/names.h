@@ -7,13 +7,13 @@
 
 namespace strata::models {
 
-// Modules by their paths; those of a layer behind that of the layer.
+// Modules by their paths; those of a layer after that of the layer.
 struct BertNames {
   std::string architecture;  // "BertForSequenceClassification"
   std::string body;          // "bert": what comes before the names of all weights but the head's
   std::string embedding_class, layer_class;
-  std::string layers;      // "encoder.layer", behind the body
-  std::string projection;  // of tables of another width, behind the body
+  std::string layers;      // "encoder.layer", after the body
+  std::string projection;  // of tables of another width, after the body
   std::string query, key, value, attention_output, attention_norm;
   std::string up, down, output_norm;
   std::string head_dense, classifier;

@@ -7,7 +7,7 @@
 namespace strata::models {
 namespace {
 
-// Of the norms of latents, whatever the model's other norms have.
+// Epsilon of the norms of latents, whatever the model's other norms have.
 constexpr double kLatentEps = 1e-6;
 
 nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType storage) {

@@ -100,7 +100,7 @@ at::Tensor FalconLayer::attend(const at::Tensor& fused, const nn::ForwardContext
   if (kv_heads == 1 || options.interleaved) {
     return nn::fused_rotary_attention(qkv, *positions_.rope, options, context);
   }
-  // Each head of k and v stands behind the heads of q that share it.
+  // Each head of k and v stands after the heads of q that share it.
   const std::vector<at::Tensor> parts =
       qkv.view({qkv.size(0), kv_heads, heads / kv_heads + 2, head_dim})
           .split_with_sizes({heads / kv_heads, 1, 1}, /*dim=*/2);

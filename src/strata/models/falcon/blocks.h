@@ -39,7 +39,7 @@ class FalconLayer final : public Block {
   bool is_parallel() const { return config_.norms != FalconNorms::kOneByOne; }
   // What attention's heads give, before `dense`, of the fused projection's output.
   at::Tensor attend(const at::Tensor& qkv, const nn::ForwardContext& context);
-  // Side by side: x + dropout(attention + MLP). One by one: the sum behind each.
+  // Side by side: x + dropout(attention + MLP). One by one: the sum after each.
   at::Tensor forward_side_by_side(const at::Tensor& x, const nn::ForwardContext& context);
   at::Tensor forward_one_by_one(const at::Tensor& x, const nn::ForwardContext& context);
 

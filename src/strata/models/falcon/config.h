@@ -19,10 +19,10 @@ namespace strata::models {
 enum class FalconNorms {
   kOne,       // input_layernorm, which attention and MLP read side by side
   kTwo,       // ln_attn and ln_mlp, of the block's input both
-  kOneByOne,  // input_layernorm, then post_attention_layernorm of the sum behind attention
+  kOneByOne,  // input_layernorm, then post_attention_layernorm of the sum after attention
 };
 
-// Of modules, in a layer but for the first three.
+// Names of modules, in a layer except for the first three.
 struct FalconNames {
   std::string embedding = "transformer.word_embeddings";
   std::string layers = "transformer.h";
@@ -31,7 +31,7 @@ struct FalconNames {
   std::string dense = "self_attention.dense";
   std::string mlp_input = "mlp.dense_h_to_4h";
   std::string mlp_output = "mlp.dense_4h_to_h";
-  std::string norms[2] = {"input_layernorm", "post_attention_layernorm"};  // but for kTwo
+  std::string norms[2] = {"input_layernorm", "post_attention_layernorm"};  // except for kTwo
 };
 
 // How q, k and v lie in the rows of the one matrix, of as many heads of k and v as of q.

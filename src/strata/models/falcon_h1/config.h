@@ -1,5 +1,5 @@
 // The settings of Falcon-H1, read from config.json and checked: attention and Mamba-2 side by side
-// in every layer, with factors before and behind almost everything. Owns: names, defaults and
+// in every layer, with factors before and after almost everything. Owns: names, defaults and
 // relations of the keys. Never: weights. Source: transformers configuration_falcon_h1.py.
 #pragma once
 

@@ -7,7 +7,7 @@
 
 namespace strata::models {
 
-// Of one model: its layers share the lanes of a batch.
+// The layers of one model, which share the lanes of a batch.
 MakeDecoderLayer make_falcon_h1_layers(const FalconH1Config& config);
 
 }  // namespace strata::models

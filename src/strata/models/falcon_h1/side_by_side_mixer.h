@@ -1,5 +1,5 @@
 // Attention and Mamba-2 side by side, which read one norm and whose results are added. Owns: both,
-// and the factors of what they read. Never: their factors behind, which are theirs.
+// and the factors of what they read. Never: the factors after them, which are theirs.
 #pragma once
 
 #include <memory>

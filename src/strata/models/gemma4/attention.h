@@ -18,7 +18,7 @@ namespace strata::models {
 class Gemma4Attention {
  public:
   // `rope`: of the layer's kind, must outlive it. `path`: "model.layers.0.self_attn".
-  // `keys_slot`: the place on the shelf of keys that layers share, values lie behind them.
+  // `keys_slot`: the place on the shelf of keys that layers share, values lie after them.
   Gemma4Attention(const Gemma4Config& config, int64_t index, const std::string& path,
                   at::ScalarType storage, nn::Rope& rope, int keys_slot);
 

@@ -17,7 +17,7 @@ nn::RmsNorm norm_of(const Gemma4Config& c, const std::string& path, at::ScalarTy
 
 Gemma4Mixture::Gemma4Mixture(const Gemma4Config& c, const std::string& path, at::ScalarType storage)
     : options_{.experts_per_token = c.experts->per_token, .normalizes = true, .rounds = false},
-      // Its factor comes behind the rounding of what it normalises.
+      // Its factor comes after the rounding of what it normalises.
       router_norm_(path + ".router", c.llama.hidden_size, c.llama.rms_norm_eps, storage,
                    ops::RmsNormKind::kLlama, "scale"),
       expert_scales_(path + ".router.per_expert_scale", {c.experts->count}, storage),
@@ -57,7 +57,7 @@ at::Tensor Gemma4Mixture::forward(const at::Tensor& x, const nn::ForwardContext&
   const nn::Routing routing = route(x, context);
   experts_.gate_up.branch = gate_up_matrices_.branch.get();
   experts_.down.branch = down_matrices_.branch.get();
-  // The norm behind them reads the sum, whoever reads the block's output.
+  // The norm after them reads the sum, whoever reads the block's output.
   nn::ForwardContext within = context;
   within.pass.wants_output = true;
   const at::Tensor sum = nn::add_fused_experts_last(experts_, norm_before_.forward_remakable(x),

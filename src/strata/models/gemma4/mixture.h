@@ -1,5 +1,5 @@
 // The experts of Gemma 4 (26B-A4B), beside the MLP of the layer: a router with a norm of its own,
-// experts that are two parameters, a norm before and one behind them. Owns: these and their names.
+// experts that are two parameters, a norm before and one after them. Owns: these and their names.
 // Never: the MLP and the sum (blocks.h).
 #pragma once
 

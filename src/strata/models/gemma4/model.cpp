@@ -58,7 +58,7 @@ void Gemma4Model::init_weight(const nn::Parameter& parameter, at::Tensor full,
   if (is_table) full.select(0, *padding).zero_();
 }
 
-// What makes the layers' vectors stands behind the last norm.
+// What makes the layers' vectors stands after the last norm.
 size_t Gemma4Model::module_place(const std::string& weight) const {
   const auto is_of = [&](const char* module) { return weight.find(module) != std::string::npos; };
   if (is_of("lm_head.")) return 2;

@@ -8,7 +8,7 @@
 
 namespace strata::models {
 
-// Of one model: its layers share the lanes of a batch.
+// The layers of one model, which share the lanes of a batch.
 MakeDecoderLayer make_granite_hybrid_layers(const GraniteHybridConfig& config);
 
 }  // namespace strata::models

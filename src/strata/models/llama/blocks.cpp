@@ -205,7 +205,7 @@ LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
     : norm_(make_norm(config, config.final_norm, config.hidden_size, storage)),
       lm_head_(make_lm_head(config, storage, std::move(tied))),
-      // Of a head for documents the reference scales nothing.
+      // With a head for documents the reference scales nothing.
       logit_scale_(config.num_labels > 0 ? 1.0 : 1.0 / config.logits_scaling),
       softcap_(config.logit_softcap) {}
 

@@ -72,7 +72,7 @@ struct LlamaConfig {
   std::vector<bool> rotates;     // of each layer; empty: all have positions
   bool has_rope_table = true;    // in the reference
   int64_t buffer_numel = 0;      // of its other buffers, in the type of the weights
-  // Behind the last, in files alone: layers that predict further tokens (GLM-4.5).
+  // After the last, in files alone: layers that predict further tokens (GLM-4.5).
   int64_t num_ignored_layers = 0;
   std::vector<std::string> ignored_prefixes = {};  // of other tensors that files hold for nothing
   bool has_latents =

@@ -1,4 +1,4 @@
-// Settings of EXAONE 4: norms behind attention and MLP and of the heads, and where there is a
+// Settings of EXAONE 4: norms after attention and MLP and of the heads, and where there is a
 // window, global layers without positions. Source: transformers configuration_exaone4.py.
 #include <algorithm>
 

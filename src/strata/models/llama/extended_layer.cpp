@@ -122,7 +122,7 @@ void ExtendedDecoderLayer::prepare(std::vector<at::Tensor>& qkv,
     for (at::Tensor& x : qkv) x = nn::limited(x, limit);
   }
   if (!config_.query_scale) return;
-  // A factor of all channels may come before the rotation as well as behind it.
+  // A factor of all channels may come before the rotation as well as after it.
   const int64_t num_before = prefix() != nullptr ? prefix()->shape()[0] : 0;
   qkv[0] = nn::scaled_by_position(qkv[0], *config_.query_scale, num_before, context);
 }

@@ -22,11 +22,11 @@ namespace strata::models {
 struct ExtendedConfig {
   LlamaConfig llama;
   double residual_dropout = 0;      // of what attention and MLP add, while training
-  bool norms_turned_heads = false;  // of q and k, behind the rotation
+  bool norms_turned_heads = false;  // of q and k, after the rotation
   bool turned_unit_norms = false;   // the same without weights
   std::optional<nn::QueryScale> query_scale = {};
   int64_t chunk = 0;              // see nn::AttentionOptions
-  double qkv_limit = 0;           // of the sizes of q, k and v behind their norms; 0: none
+  double qkv_limit = 0;           // of the sizes of q, k and v after their norms; 0: none
   bool norms_come_first = false;  // before the MLP, in the reference's order of parameters
 };
 

@@ -1,5 +1,5 @@
 // Settings of Granite, Llama's layer with four multipliers, and of HyperCLOVA X, which adds norms
-// behind attention and MLP. Source: transformers configuration_{granite,hyperclovax}.py.
+// after attention and MLP. Source: transformers configuration_{granite,hyperclovax}.py.
 #include "strata/models/llama/granite_config.h"
 
 #include "strata/models/llama/config_parts.h"

@@ -9,7 +9,7 @@
 namespace strata::models {
 namespace {
 
-// As the reference's, where the file says nothing.
+// The reference's rope settings where the file says nothing.
 Json with_default_rope(const Json& json) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto found = json.find(key);
@@ -32,7 +32,7 @@ Json with_default_rope(const Json& json) {
 
 nn::QueryScale parse_query_scale(const ConfigReader& rope, const LlamaConfig& c) {
   const std::string beta = "llama_4_scaling_beta", length = "original_max_position_embeddings";
-  // Of yarn, longrope and llama3 it is known, from other keys too.
+  // For yarn, longrope and llama3 it is known, from other keys too.
   const bool knows_length = c.rope.original_max_position_embeddings > 0 &&
                             c.rope.kind != nn::RopeKind::kLinear &&
                             c.rope.kind != nn::RopeKind::kDynamic;

@@ -1,5 +1,5 @@
-// A layer of Llama's shape whose attention is another: two norms, what mixes tokens behind the
-// first, Llama's MLP or a mixture of experts behind the second. Owns: the norms and the order of
+// A layer of Llama's shape whose attention is another: two norms, what mixes tokens after the
+// first, Llama's MLP or a mixture of experts after the second. Owns: the norms and the order of
 // operations. Never: how tokens are mixed; embedding, head, chain, which are Llama's
 // (llama/model.h).
 #pragma once

@@ -33,7 +33,7 @@ std::vector<bool> read_rotating_layers(const ConfigReader& config, int64_t num_l
       dump_python(list, /*indent=*/-1), num_layers);
 }
 
-// Those that layer_types names, or else those with positions.
+// The layers that layer_types names, or else those with positions.
 std::vector<bool> read_chunked_layers(const ConfigReader& config, const LlamaConfig& c) {
   if (!config.has("layer_types")) return c.rotates;
   const Json& list = config.at("layer_types");

@@ -21,7 +21,7 @@ struct Llama4Config {
   int64_t dense_intermediate_size = 0;  // of MLPs in layers without
   int64_t num_experts = 0;
   nn::SigmoidRouterOptions router{};
-  bool norms_heads = false;            // q and k of layers with positions, behind the rotation
+  bool norms_heads = false;            // q and k of layers with positions, after the rotation
   std::vector<bool> are_chunked = {};  // layers
   int64_t chunk = 0;                   // tokens of one
   std::optional<nn::QueryScale> query_scale = {};  // of layers without positions

@@ -14,10 +14,10 @@
 
 namespace strata::models {
 
-// What stands behind the state space.
+// What stands after the state space.
 enum class MambaEnd { kGateThenNorm, kNormThenGate, kGateAlone };
 
-// Between which time steps begin, drawn where the family's do not begin alike.
+// The range in which time steps begin, drawn where the family's do not begin alike.
 struct FirstSteps {
   double least, most, floor;
 };
@@ -29,7 +29,7 @@ struct MambaConfig {
   int64_t conv_size = 4;
   bool conv_bias = true;
   bool bias = false;      // of the product before
-  bool out_bias = false;  // of that behind
+  bool out_bias = false;  // of the product after
   nn::StepLimits limits = {};
   MambaEnd end = MambaEnd::kGateThenNorm;
   double eps = 1e-6;  // of the norm
@@ -37,10 +37,10 @@ struct MambaConfig {
   std::vector<double> multipliers = {};
   double residual_multiplier = 1.0;
   std::optional<FirstSteps> first_steps = {};
-  // The weight of the product behind begins in a range that this number of layers narrows; none: as
+  // The weight of the product after begins in a range that this number of layers narrows; none: as
   // all others.
   std::optional<int64_t> narrowed_by = {};
-  bool out_is_no_target = false;  // PEFT adapts the product behind in no model of the family
+  bool out_is_no_target = false;  // PEFT adapts the product after in no model of the family
 
   // Those that pass the convolution: x, B and C.
   int64_t conv_channels() const { return shape.channels() + 2 * shape.group_channels(); }

@@ -1,4 +1,4 @@
-// Mamba-2 as what mixes tokens in a layer: a short convolution, a state space, a norm behind a
+// Mamba-2 as what mixes tokens in a layer: a short convolution, a state space, a norm after a
 // gate. Owns: its products, weights and norm. Never: the rule (nn/linear_attention/state_space.h).
 #pragma once
 

@@ -1,7 +1,7 @@
 // The blocks of ModernBERT: embeddings with their norm, layer, head. Owns: their layers and the
 // order of operations. Never: gathering, checkpointing, the chain (modernbert/model.h).
 //
-// A norm stands ahead of each module; attention sees a document's tokens before and behind each, in
+// A norm stands ahead of each module; attention sees a document's tokens before and after each, in
 // most layers those of a window.
 #pragma once
 

@@ -42,7 +42,7 @@ struct MixtureConfig {
   // them as parameters and, in this family, turns no name of a layer into one.
   bool is_no_target = false;
   bool router_comes_first = false;  // in the reference's order of parameters
-  // Of the expert of all tokens; none: there is none.
+  // Size of the expert that sees all tokens; none: there is no such expert.
   std::optional<int64_t> shared_intermediate_size = {};
   std::string shared_module = "shared_expert";
   bool shared_has_gate = true;         // its result is scaled token by token

@@ -64,7 +64,7 @@ nn::SigmoidRouterOptions read_sigmoid_router(const ConfigReader& config, int64_t
                                              const nn::SigmoidRouterOptions& defaults,
                                              const std::string& key = "n_routed_experts");
 
-// Layers behind the last, in files alone, that predict further tokens. FormatError below 0.
+// Layers after the last, in files alone, that predict further tokens. FormatError below 0.
 int64_t read_num_prediction_layers(const ConfigReader& config);
 
 // mlp_layer_types: "dense" or "sparse"; by default the first layers have none.

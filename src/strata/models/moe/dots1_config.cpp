@@ -1,4 +1,4 @@
-// Settings of dots.llm1: norms of heads, and DeepSeek-V3's experts behind the first layers.
+// Settings of dots.llm1: norms of heads, and DeepSeek-V3's experts after the first layers.
 // Source: transformers configuration_dots1.py, modeling_dots1.py.
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"

@@ -59,7 +59,7 @@ class Mixture final : public FeedForward {
   std::optional<Shared> shared_;
 };
 
-// Of a layer; null where it has none.
+// The mixture of a layer; null where it has none.
 std::unique_ptr<FeedForward> make_mixture(const MixtureConfig& config, int64_t index,
                                           at::ScalarType storage);
 

@@ -93,7 +93,7 @@ MambaConfig parse_mamba(const ConfigReader& config, const LlamaConfig& llama) {
                 .conv_size = config.positive_integer(used(config, kConv), 4),
                 .conv_bias = config.boolean(used(config, kConvBias), true),
                 .bias = config.boolean("use_bias", false),
-                // Of time_step_limit the reference makes no use.
+                // The reference makes no use of time_step_limit.
                 .limits = {.least = first.least, .most = std::numeric_limits<double>::infinity()},
                 .eps = llama.rms_norm_eps,
                 .first_steps = first,
@@ -116,7 +116,7 @@ NemotronExperts parse_experts(const ConfigReader& config, const LlamaConfig& lla
   NemotronExperts experts;
   experts.count = read_num_experts(config, "n_routed_experts", 8);
   experts.intermediate_size = config.positive_integer("moe_intermediate_size", 7688);
-  // Of zero the reference takes the width of other MLPs.
+  // For zero the reference takes the width of other MLPs.
   const char* shared = "moe_shared_expert_intermediate_size";
   experts.shared_intermediate_size = config.optional_integer(shared) == 0
                                          ? llama.intermediate_size

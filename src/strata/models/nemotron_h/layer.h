@@ -1,5 +1,5 @@
 // A layer of Nemotron-H: a norm, then one module, which mixes tokens or is an MLP or a mixture.
-// Owns: the norm and what is behind it. Never: which layer has what (layers.h).
+// Owns: the norm and what is after it. Never: which layer has what (layers.h).
 #pragma once
 
 #include <memory>

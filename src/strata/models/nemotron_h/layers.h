@@ -7,7 +7,7 @@
 
 namespace strata::models {
 
-// Of one model: its layers share the lanes of a batch.
+// The layers of one model, which share the lanes of a batch.
 MakeDecoderLayer make_nemotron_h_layers(const NemotronHConfig& config);
 
 }  // namespace strata::models

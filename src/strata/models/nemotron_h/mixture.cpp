@@ -104,7 +104,7 @@ at::Tensor NemotronMixture::add_last(const nn::Remakable& normed, const at::Tens
   if (!latent_) return nn::add_experts_last(experts_, normed, base, routing, context);
   const at::Tensor latent = nn::linear_shared_input({&latent_->in}, normed, context)[0];
   nn::ForwardContext inside = context;
-  inside.pass.wants_output = true;  // the layer behind reads it
+  inside.pass.wants_output = true;  // the layer after reads it
   const at::Tensor sum = nn::add_experts_last(experts_, latent, /*residual=*/{}, routing, inside);
   return latent_->out.forward_add_last(sum, base, context);
 }

@@ -38,7 +38,7 @@ class OptModel final : public TiedDecoder {
  private:
   const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
   nn::Linear& output_layer() const override { return head_->output_layer(); }
-  // The reference makes what stands behind its layers before them.
+  // The reference makes what stands after its layers before them.
 
   OptConfig config_;
   std::unique_ptr<OptEmbedding> embedding_;

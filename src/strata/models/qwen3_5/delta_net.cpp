@@ -55,7 +55,7 @@ std::vector<nn::Linear*> DeltaNet::linears() {
 void DeltaNet::append_parameters(std::vector<nn::Parameter*>& list) {
   list.insert(list.end(), {&dt_bias_, &log_rate_, &conv_});
   const auto add = [&](const nn::Linear& layer) { layer.append_parameters(list); };
-  // The norm and the output stand before or behind the inputs.
+  // The norm and the output stand before or after the inputs.
   if (qkvz_proj_) {
     add(*qkvz_proj_);
     add(*ba_proj_);

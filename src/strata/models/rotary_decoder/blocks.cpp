@@ -95,7 +95,7 @@ std::vector<nn::Linear*> RotaryDecoderLayer::linears() {
 std::vector<nn::Parameter*> RotaryDecoderLayer::parameters() {
   std::vector<nn::Parameter*> list;
   const std::vector<nn::Linear*> layers = linears();
-  const auto mlp_begin = layers.begin() + std::ssize(qkv_) + 1;  // behind attention's output
+  const auto mlp_begin = layers.begin() + std::ssize(qkv_) + 1;  // after attention's output
   if (config_.norms_come_first) input_layernorm_.append_parameters(list);
   for (auto layer = layers.begin(); layer != mlp_begin; ++layer) (*layer)->append_parameters(list);
   if (q_norm_) {

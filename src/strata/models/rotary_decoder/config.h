@@ -25,7 +25,7 @@ struct RotaryDecoderConfig {
   std::vector<std::string> vera_targets = {};
   std::vector<std::string> ia3_targets = {};
   std::vector<std::string> ia3_feedforward = {};
-  // Modules of the body and of a layer, and the norm behind the last.
+  // Modules of the body and of a layer, and the norm after the last.
   std::string embedding_name = "model.embed_tokens";
   std::string layers_name = "model.layers";
   std::string attention_name = "self_attn";
@@ -36,7 +36,7 @@ struct RotaryDecoderConfig {
   std::string head_norm_names[2] = {"q_norm", "k_norm"};
   std::string final_norm_name = "model.norm";
   bool norms_come_first = false;    // among a layer's parameters, each before what reads it
-  bool queries_come_third = false;  // behind k and v
+  bool queries_come_third = false;  // after k and v
   int64_t fused_parts = 0;  // of the heads, in one matrix, each as q, v, k; 0: three matrices
   std::vector<std::string> ignored_suffixes = {"rotary_emb.inv_freq"};  // as TiedDecoder's
 

@@ -14,11 +14,11 @@
 
 namespace strata::nn {
 
-// Of each head: powers of 2^(-8 / n), n the largest power of two within `num_heads`, then, of the
-// heads beyond, every second power of 2^(-4 / n).
+// Slopes by head: powers of 2^(-8 / n), n the largest power of two within `num_heads`, then, for
+// the remaining heads, every second power of 2^(-4 / n).
 std::vector<float> alibi_slopes(int64_t num_heads);
-// As MPT has them: powers of 2^(-8 / n), n the smallest power of two that has so many heads; where
-// that is more, every second one, and behind these the others.
+// As in MPT: powers of 2^(-8 / n), n the smallest power of two of at least `num_heads`; if it is
+// larger, first every second power, then the others.
 std::vector<float> spread_alibi_slopes(int64_t num_heads);
 
 // Threads: one at a time. Memory: the table of the longest document so far.
@@ -27,7 +27,7 @@ class Alibi {
   // `slopes`: of each head.
   explicit Alibi(std::vector<float> slopes) : slopes_(std::move(slopes)) {}
 
-  // For AttentionOptions::bias: fp32 [heads, 2 n + 1], n at least the longest distance between
+  // The AttentionOptions::bias: fp32 [heads, 2 n + 1], n at least the longest distance between
   // tokens of a document of the micro-batch, or of the cache and what follows it.
   const at::Tensor& table(const ForwardContext& context);
 

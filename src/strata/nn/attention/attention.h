@@ -1,4 +1,4 @@
-// Self-attention with rotary positions as one autograd function, causal but for encoders. Owns:
+// Self-attention with rotary positions as one autograd function, causal except for encoders. Owns:
 // rotation, attention and their backward, and the use of the cache. Never: projections.
 #pragma once
 
@@ -25,7 +25,7 @@ struct AttentionOptions {
   bool rotates = true;          // false: a layer without positions
   // What makes the prefix, in the first layer alone (nn/prefix_projection.h).
   PrefixProjection* projection = nullptr;
-  // Of the probabilities, while training; not with a prefix.
+  // Dropout of the probabilities, while training; not with a prefix.
   double dropout = 0;
   double softcap = 0;     // of the scores, ops/attention/biased_attention.h; 0: none
   uint64_t place_id = 0;  // see nn/dropout.h
@@ -38,10 +38,10 @@ struct AttentionOptions {
   // Added to the scores: fp32 [heads of the layer, 2 n + 1] by distance, as in
   // ops/attention/biased_attention.h, of which nothing trains; undefined: none. Not with a prefix.
   at::Tensor bias = {};
-  // Of num_heads, among those of the layer: where sequence parallelism gives a rank a share of
+  // The first of num_heads among the layer's heads: sequence parallelism gives a rank a share of
   // them.
   int64_t first_head = 0;
-  // False: tokens see those behind them, too. Not with a cache or a prefix.
+  // False: tokens see those after them, too. Not with a cache or a prefix.
   bool is_causal = true;
 };
 

@@ -11,7 +11,7 @@
 namespace strata::nn {
 namespace {
 
-// Those of the call's heads.
+// The sinks of the call's heads.
 at::Tensor own_sinks(const AttentionOptions& o) {
   return o.sinks->value().narrow(0, o.first_head, o.num_heads);
 }

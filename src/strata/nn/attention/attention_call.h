@@ -29,14 +29,14 @@ struct AttentionCall {
     return token_keys.defined() || options.softcap > 0 || options.bias.defined();
   }
 
-  // For the operation of the one kind and of the other. Views: of this call alone.
+  // The options for either kind of operation. They view this call and must not outlive it.
   ops::AttentionOptions plain() const;
   ops::BiasedAttentionOptions special() const;
 
   AttentionCall(const AttentionOptions& options, std::vector<int64_t> offsets,
                 const RopeTables& tables);
 
-  // Of documents with `count` tokens more at their front.
+  // The call for documents with `count` more tokens at their front.
   AttentionCall with_front(int64_t count) const;
 };
 

@@ -1,7 +1,7 @@
 // What attention computed in a block's forward pass, and the residual with its projection, for the
 // same block when it runs again for its backward pass: of long documents attention is what costs
 // most to compute a second time, and of short ones no byte saves as much as those of the sum,
-// behind a product. Owns: the results, in the order of the calls. Never: which blocks keep them;
+// after a product. Owns: the results, in the order of the calls. Never: which blocks keep them;
 // the schedule says.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace strata::nn {
 // has run.
 class KeptAttention {
  public:
-  // Of the next call: computed and kept in the first pass, taken in the second.
+  // The result of the next call: computed and kept in the first pass, taken in the second.
   template <typename Compute>
   ops::AttentionResult next(const Compute& compute) {
     if (!runs_again_) return results_.made.emplace_back(compute());

@@ -15,7 +15,7 @@ struct KvCache {
   struct Layer {
     at::Tensor keys;    // [capacity, Hkv, D], allocated at the first use
     at::Tensor values;  // [capacity, Hkv, D]
-    // Of linear attention instead: its state, and the inputs that its convolution still needs.
+    // For linear attention instead: its state, and the inputs that its convolution still needs.
     at::Tensor state, last_inputs;
   };
   // Whether a layer holds a state, which stands for all tokens so far and for no fewer.
@@ -26,12 +26,12 @@ struct KvCache {
 
   int64_t capacity;
   int64_t length = 0;
-  // Of the text that is being computed, parts to come included; Rope::tables() looks at it.
+  // Length of the text being computed, including parts to come; Rope::tables() reads it.
   int64_t text_length = 0;
   // RopeOptions::length_of_change(), which attention writes here: keys of a text up to this length
   // are not those of a longer one.
   int64_t length_of_change = 0;
-  // Those of a longer text change with each further token (dynamic). A text keeps its keys while an
+  // The keys of a longer text change with each token (dynamic). A text keeps its keys while an
   // answer makes it longer, as in the reference; the next one has its own.
   bool changes_with_length = false;
   std::vector<Layer> layers;
@@ -42,11 +42,11 @@ struct KeysValues {
   at::Tensor values;
 };
 
-// Writes k, v [Tq, Hkv, D] behind the cached ones and returns views of all. A full cache:
+// Writes k, v [Tq, Hkv, D] after the cached ones and returns views of all. A full cache:
 // ConfigError naming the capacity.
 KeysValues extend_cache(KvCache& cache, int64_t layer, const at::Tensor& k, const at::Tensor& v);
 
-// Those of a layer that has written `added` tokens in this forward pass already.
+// The keys and values of a layer that has already written `added` tokens in this forward pass.
 KeysValues read_cache(const KvCache& cache, int64_t layer, int64_t added);
 
 }  // namespace strata::nn

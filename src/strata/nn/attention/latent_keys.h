@@ -12,7 +12,7 @@ namespace strata::nn {
 struct LatentHeads {
   int64_t num_heads = 0;
   int64_t plain_dim;   // channels of a key that its head alone has, the first ones
-  int64_t turned_dim;  // channels of a key behind them that all heads share
+  int64_t turned_dim;  // channels of a key after them that all heads share
   int64_t value_dim;   // at most those of a key
 
   int64_t key_dim() const { return plain_dim + turned_dim; }
@@ -20,7 +20,7 @@ struct LatentHeads {
 
 struct LatentKeys {
   at::Tensor keys;    // [T, num_heads * key_dim]
-  at::Tensor values;  // the same; zeros behind the value_dim channels of each head
+  at::Tensor values;  // the same; zeros after the value_dim channels of each head
 };
 
 // `heads` [T, num_heads * (plain_dim + value_dim)], key and value of one head after the other;

@@ -1,4 +1,4 @@
-// Attention to a prefix (nn/virtual_tokens.h) and to the documents behind it. Owns: the autograd
+// Attention to a prefix (nn/virtual_tokens.h) and to the documents after it. Owns: the autograd
 // function, which writes the prefix's gradient, and how a cache begins.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace strata::nn {
 
-// As attention(), each document behind the prefix of call.options; q, k and v [T, heads * D].
+// As attention(), each document after the prefix of call.options; q, k and v [T, heads * D].
 at::Tensor prefix_attention(const AttentionCall& call, KeptAttention* kept, const at::Tensor& q,
                             const at::Tensor& k, const at::Tensor& v);
 

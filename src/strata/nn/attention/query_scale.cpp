@@ -7,7 +7,7 @@
 namespace strata::nn {
 namespace {
 
-// Of a generation the texts' lengths are not in the batch.
+// In generation the texts' lengths are not in the batch.
 bool may_reach(int64_t length, const ForwardContext& context) {
   if (context.generation.cache != nullptr) return true;
   const std::vector<int64_t>& offsets = context.batch->of_documents().offsets;

@@ -17,7 +17,7 @@ struct QueryScale {
   double beta;
   int64_t length;              // positions up to the first that grows
   int64_t first = 0;           // of a text's first token
-  bool rounds_factor = false;  // to the type of q, before the product and behind it
+  bool rounds_factor = false;  // to the type of q, before the product and after it
 };
 
 // q [T, channels] of the batch's tokens, times the factor of each; q itself where no text reaches

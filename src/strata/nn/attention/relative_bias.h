@@ -16,7 +16,7 @@ namespace strata::nn {
 struct RelativeBuckets {
   int64_t count = 32;
   int64_t max_distance = 128;   // from here on all distances share the last bucket
-  bool both_directions = true;  // false: keys behind the query share bucket 0
+  bool both_directions = true;  // false: keys after the query share bucket 0
 };
 
 // The bucket of a key at `distance` = its position - the query's.

@@ -33,8 +33,8 @@ struct RopeOptions {
   bool truncate = true;                          // yarn: the ramp begins and ends at channels
   std::vector<double> short_factors = {};        // longrope: [head_dim / 2]
   std::vector<double> long_factors = {};         // longrope: beyond the original length
-  // To which the inverse frequencies are rounded, as MixedPrecision.buffer_dtype rounds the buffer
-  // that holds them; angles stay fp32. What kDynamic makes anew is not rounded, as there.
+  // The type to which inverse frequencies are rounded, as MixedPrecision.buffer_dtype rounds the
+  // buffer of them; angles stay fp32. Those that kDynamic recomputes are not rounded, as there.
   at::ScalarType buffer_type = at::kFloat;
 
   // Texts longer than this turn by other frequencies, from their first token on; 0: none do.
@@ -64,7 +64,7 @@ class Rope {
  public:
   explicit Rope(const RopeOptions& options);
   const RopeOptions& options() const { return options_; }
-  // As the reference keeps them: the inverse frequencies and a copy of those it began with.
+  // What the reference keeps: the inverse frequencies and a copy of the initial ones.
   int64_t buffer_bytes() const { return 2 * inverse_frequencies_.numel() * 4; }
   // `positions` int64 [T], on the device where the tables shall be. What the frequencies of
   // kDynamic and kLongrope depend on is the longest document of the micro-batch (the reference

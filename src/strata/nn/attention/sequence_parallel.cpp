@@ -171,7 +171,7 @@ struct TokensFunction : torch::autograd::Function<TokensFunction> {
   }
 };
 
-// With a document of tokens that nobody trains on at its end.
+// The batch with a document of padding at its end, on which nobody trains.
 Batch padded(const Batch& batch, int64_t missing) {
   if (missing == 0) return batch;
   Batch longer = batch;

@@ -1,4 +1,4 @@
-// The norms of heads of queries and keys with the rotation behind them, as one function where that
+// The norms of heads of queries and keys with the rotation after them, as one function where that
 // is what a model does. Owns: the choice and the autograd function. Never: the kernel
 // (ops/norm_rope.h).
 #pragma once

@@ -18,7 +18,7 @@ struct CorrectedRouterOptions {
   double least_sum;  // by which the weights of a token are divided at least
 };
 
-// Of fp32 logits [T, experts]; `correction` fp32 with as many numbers. Weights are rounded to
+// Routes by fp32 logits [T, experts]; `correction` fp32 [experts]. Weights are rounded to
 // `type`. Memory: keeps the probabilities, fp32 [T, experts].
 Routing route_by_corrected_softmax(const at::Tensor& logits, const at::Tensor& correction,
                                    const CorrectedRouterOptions& options, at::ScalarType type);

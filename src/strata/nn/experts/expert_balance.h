@@ -15,7 +15,7 @@ class Group;
 
 namespace strata::nn {
 
-// Of one micro-batch. In the forward pass every layer adds once; the first question for gradient or
+// The balance of one micro-batch. Every layer adds once in forward; the first call of gradient or
 // loss ends that, and a layer that adds after it is an InternalError: it ran twice. Where ranks
 // share rows, that question adds up what all of them have: every rank of them must ask.
 // Invariants: the gradient is the same for every token of every layer, and needs the shares alone,
@@ -35,7 +35,7 @@ class ExpertBalance {
   // All layers have added, on all ranks; gradient() and loss() ask for it by themselves.
   void complete();
   bool has_gradient() const { return scale_ != 0; }
-  // Of a token's probabilities, fp32 [E].
+  // The gradient of a token's probabilities, fp32 [E].
   const at::Tensor& gradient();
   // 0 where no layer has experts. Waits for the device.
   double loss();

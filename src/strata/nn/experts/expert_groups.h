@@ -17,7 +17,7 @@ struct ExpertGroups {
 // [T, experts] as [T, groups, experts of a group].
 at::Tensor by_group(const at::Tensor& scores, const ExpertGroups& groups);
 
-// Of the scores of groups [T, groups]: bool [T, groups, 1], those that are not among the best.
+// By the scores of groups [T, groups]: bool [T, groups, 1], the groups not among the best.
 at::Tensor left_out(const at::Tensor& of_groups, const ExpertGroups& groups);
 
 }  // namespace strata::nn

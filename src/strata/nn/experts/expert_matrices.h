@@ -9,8 +9,8 @@
 
 namespace strata::nn {
 
-// Of a parameter [experts, rows, columns]. Memory: where they rest in codes, a matrix that is
-// decoded at a time. Threads: one where they do.
+// Matrices of a parameter [experts, rows, columns]. Memory: if stored as codes, one matrix that is
+// decoded at a time. Threads: one in that case.
 class ExpertMatrices {
  public:
   // `type`: that of the activations. `purpose`: answers multiply few rows by the codes (see

@@ -32,7 +32,7 @@ struct FusedCall {
   std::function<at::Tensor()> remake = {};  // of x; empty: x is kept
 };
 
-// Of codes one matrix is decoded at a time.
+// If weights are codes, one matrix is decoded at a time.
 void visit_experts(const FusedCall& call, const std::function<void(size_t)>& visit) {
   const FusedExperts& experts = call.experts;
   const bool has_codes =
@@ -113,7 +113,7 @@ at::Tensor project(const FusedCall& call, const at::Tensor& x, const FusedMatric
   return y;
 }
 
-// Of the branch, where there is one; `dx` may be undefined.
+// Gradients of the branch, where there is one; `dx` may be undefined.
 void branch_backward(const FusedCall& call, const FusedMatrices& m, const at::Tensor& dy,
                      const at::Tensor& x, const at::Tensor& dx) {
   if (m.branch == nullptr) return;
@@ -175,7 +175,7 @@ at::Tensor backward_down(const FusedCall& call, const at::Tensor& dy_rows, at::T
   return dgated;
 }
 
-// The same of rows without weights behind them: nothing is returned.
+// The same of rows without weights after them: nothing is returned.
 void backward_unweighted_out(const FusedCall& call, const at::Tensor& dy,
                              const at::Tensor& gate_up) {
   const FusedExperts& experts = call.experts;
@@ -236,7 +236,7 @@ at::Tensor backward_in(const FusedCall& call, const at::Tensor& x, const at::Ten
   return ops::row_sums(dinput, call.rows.place, num_tokens, {});
 }
 
-// Of inputs that their weights scale.
+// Gradients of inputs that their weights scale.
 struct ScaledInputGradients {
   at::Tensor dx, dweights;
 };

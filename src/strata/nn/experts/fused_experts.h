@@ -20,9 +20,9 @@
 
 namespace strata::nn {
 
-// Of E experts.
+// The matrices of E experts.
 struct FusedMatrices {
-  Parameter* weight;               // [E, in, out], which may rest in codes
+  Parameter* weight;               // [E, in, out], which may be stored as codes
   Parameter* bias = nullptr;       // [E, out]; null: there is none
   bool rows_are_outputs = false;   // `weight` is [E, out, in]
   ExpertBranch* branch = nullptr;  // null: there is none

@@ -52,7 +52,7 @@ struct RouteFunction : torch::autograd::Function<RouteFunction> {
     const auto& call = load_state<RouteCall>(context);
     // Of another group where all probabilities of its own are zero.
     const at::Tensor chosen = allowed(probabilities, call.options.groups).gather(1, experts);
-    // Of softmax: p (dp - sum of p dp), where dp is zero but for the chosen, unless all are
+    // Of softmax: p (dp - sum of p dp), where dp is zero except for the chosen, unless all are
     // balanced. Normalised weights are a softmax of the chosen alone, so that one expert's has no
     // gradient at all.
     const double scale = call.options.scale;

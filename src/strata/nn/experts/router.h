@@ -28,7 +28,7 @@ struct Routing {
   at::Tensor experts;  // int64 [T, k]
 };
 
-// Of logits [T, experts]; the softmax is taken in fp32. Adds to context.balance, unless the block
+// Routes by logits [T, experts], with a softmax in fp32. Adds to context.balance, unless the block
 // runs again.
 // Memory: keeps the probabilities, fp32 [T, experts].
 Routing route(const at::Tensor& logits, const RouterOptions& options,

@@ -12,7 +12,7 @@ namespace strata::nn {
 
 class ExpertBalance;
 
-// Of one layer in one pass.
+// What one layer adds in one pass.
 struct RouterBalance {
   ExpertBalance* balance;  // null: none
   bool adds;               // to it

@@ -23,7 +23,7 @@ struct SigmoidRouterOptions {
   bool chooses_by_logits = false;
 };
 
-// Of logits [T, experts], in whose type scores and weights are computed; `correction` fp32
+// Routes by logits [T, experts], in whose type scores and weights are computed; `correction` fp32
 // [experts], undefined: there is none. The experts of a token come in the order of what chose them.
 // Nothing balances these: the correction did, as the model was made. Requires: groups of two or
 // more, of which the chosen hold experts_per_token or more. Memory: keeps the scores of the chosen,

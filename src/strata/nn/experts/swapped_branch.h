@@ -9,7 +9,7 @@
 
 namespace strata::nn {
 
-// Of a branch with A [experts * r, out] and B [in, r * experts], whose columns are as in
+// Adds a branch with A [experts * r, out] and B [in, r * experts], whose columns are as in
 // ExpertBranch: y_e += x_e B_e A_e * scaling for the rows of each expert e, in the type of x.
 void add_swapped_branch_(const at::Tensor& y, const at::Tensor& x, const ExpertBranch& branch,
                          const ExpertRows& rows);

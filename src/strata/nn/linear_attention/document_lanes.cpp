@@ -76,7 +76,7 @@ DocumentLanes make_lanes(const std::vector<int64_t>& offsets, at::Device device)
 
 at::Tensor in_lanes(const at::Tensor& x, const DocumentLanes& lanes) {
   std::vector<int64_t> padding(2 * static_cast<size_t>(x.dim()), 0);
-  padding.back() = 1;  // a row of zeros behind the last
+  padding.back() = 1;  // a row of zeros after the last
   const at::Tensor rows = at::constant_pad_nd(x.to(at::kFloat), padding);
   std::vector<int64_t> sizes{lanes.num_lanes, lanes.num_chunks, lanes.chunk_size};
   sizes.insert(sizes.end(), x.sizes().begin() + 1, x.sizes().end());

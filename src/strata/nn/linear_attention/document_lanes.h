@@ -1,6 +1,6 @@
 // Documents cut into chunks, and the chunks in lanes that run side by side: linear attention goes
 // from chunk to chunk, so that few long lanes would leave a device idle and one lane a document
-// would compute padding. Documents begin with a chunk of their own, or behind one another where the
+// would compute padding. Documents begin with a chunk of their own, or after one another where the
 // rule over chunks can tell them apart (packed_lanes.cpp). Owns: the places, and putting tokens
 // there. Never: what runs over them (gated_delta_rule.h, state_space_chunks.h).
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace strata::nn {
 
-// T tokens; lanes * chunks * chunk_size places, those behind a document's end, or a lane's, empty.
+// T tokens; lanes * chunks * chunk_size places, those after a document's end, or a lane's, empty.
 struct DocumentLanes {
   int64_t num_lanes;
   int64_t num_chunks;      // of each lane
@@ -22,7 +22,7 @@ struct DocumentLanes {
   at::Tensor source = {};  // int64 [places], the token of each; T where it is empty
   at::Tensor place = {};   // int64 [T], the place of each token
   at::Tensor keeps = {};   // fp32 [lanes, chunks], 0 where a chunk begins a document, else 1
-  // Of packed lanes with several documents, else undefined, with n = lanes * chunks: bool [n,
+  // For packed lanes with several documents, else undefined, with n = lanes * chunks: bool [n,
   // chunk, chunk], whether two places are of one document; bool [n, chunk], whether that is the
   // document before the chunk (before a lane's first: whatever comes before it).
   at::Tensor is_same = {}, goes_on = {};
@@ -36,7 +36,7 @@ int64_t chunk_size_for(int64_t most_tokens);
 // `offsets` as in Batch. Longest documents first, each into the first lane with room.
 DocumentLanes make_lanes(const std::vector<int64_t>& offsets, at::Device device);
 
-// Documents behind one another in lanes of about one length, at least that of the longest document
+// Documents after one another in lanes of about one length, at least that of the longest document
 // and of eight chunks where there are as many tokens; `keeps` are ones.
 DocumentLanes make_packed_lanes(const std::vector<int64_t>& offsets, at::Device device);
 

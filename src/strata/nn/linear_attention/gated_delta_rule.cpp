@@ -36,7 +36,7 @@ struct DeltaCall {
 
 struct DeltaResult {
   at::Tensor out;    // fp32 [T, value heads, value_dim]
-  at::Tensor state;  // behind the last chunk
+  at::Tensor state;  // after the last chunk
 };
 
 // Over the last dim. (The backward of at::cumsum() turns its input round, for which device meta has
@@ -103,7 +103,7 @@ Chunks make_chunks(const Heads& heads, const DeltaCall& call) {
           .decay = by_chunk(last.exp().unsqueeze(-1))};
 }
 
-// Of operations that autograd follows.
+// Built from operations that autograd follows.
 DeltaResult run_chunks(const Heads& heads, const DeltaCall& call) {
   const Chunks chunks = make_chunks(heads, call);
   const auto num_chunks = static_cast<size_t>(call.lanes.num_chunks);

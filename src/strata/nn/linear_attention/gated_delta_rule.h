@@ -37,7 +37,7 @@ at::Tensor gated_delta_rule(const at::Tensor& qkv, const at::Tensor& g, const at
                             KeptAttention* kept = nullptr);
 
 // The same of tokens that follow those of `state` [value heads, key_dim, value_dim] fp32, which
-// becomes that behind them; undefined: there are none. Without a gradient.
+// becomes that after them; undefined: there are none. Without a gradient.
 at::Tensor gated_delta_rule_after(at::Tensor& state, const at::Tensor& qkv, const at::Tensor& g,
                                   const at::Tensor& beta, const DeltaShape& shape);
 

@@ -22,7 +22,7 @@ struct NormCall {
   }
 };
 
-// Of groups.
+// Normalised groups.
 struct Normed {
   at::Tensor value, factor;  // value = factor * what was normalised
 };

@@ -1,4 +1,4 @@
-// RMSNorm of groups of channels behind a gate, as state spaces end (Mamba-2): of y silu(z), or of y
+// RMSNorm of groups of channels after a gate, as state spaces end (Mamba-2): of y silu(z), or of y
 // before the gate (Falcon-H1), in fp32 and rounded once. Owns: its weight and the autograd
 // function. Never: norms of whole rows without a gate (nn/norm.h).
 #pragma once

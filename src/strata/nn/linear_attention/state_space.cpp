@@ -75,7 +75,7 @@ SpaceInputs inputs_of(const StateSpaceCall& call, const at::Tensor& xbc, const a
                       call.rate().narrow(0, range.first, range.count), call.lanes);
 }
 
-// [T, channels]; `state`: before the first token and, when all is done, behind the last; null:
+// [T, channels]; `state`: before the first token and, when all is done, after the last; null:
 // nobody asks.
 at::Tensor run_heads(const StateSpaceCall& call, const at::Tensor& xbc, const at::Tensor& steps,
                      at::Tensor* state) {

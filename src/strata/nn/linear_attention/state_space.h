@@ -1,6 +1,6 @@
 // The state space of Mamba-2 as an autograd function: a state of each head that forgets at a rate
 // of the token's own. Owns: the rule over chunks and its backward. Never: projections, convolution,
-// the norm behind it. Source: Dao and Gu 2024 ("Transformers are SSMs").
+// the norm after it. Source: Dao and Gu 2024 ("Transformers are SSMs").
 //
 // Of each head, token by token, in fp32, with d the token's step and A = -exp(log_rate):
 //   S = exp(d A) S + B (d x)^T;  y = S^T C + skip x
@@ -44,7 +44,7 @@ at::Tensor state_space(const at::Tensor& xbc, const at::Tensor& steps,
                        const DocumentLanes& lanes, KeptAttention* kept = nullptr);
 
 // The same of tokens that follow those of `state` [heads, state_dim, head_dim] fp32, which becomes
-// that behind them; undefined: there are none. Without a gradient.
+// that after them; undefined: there are none. Without a gradient.
 at::Tensor state_space_after(at::Tensor& state, const at::Tensor& xbc, const at::Tensor& steps,
                              const StateSpaceWeights& weights, const StateSpaceShape& shape);
 

@@ -16,7 +16,7 @@ at::Tensor by_place(const at::Tensor& x, const DocumentLanes& lanes) {
 struct Chunk {
   at::Tensor between;     // [n, h, C, C], how much of token s is left at token l
   at::Tensor from_front;  // [n, C, h], how much of the state before the chunk
-  at::Tensor to_end;      // [n, C, h], how much of a token behind the chunk
+  at::Tensor to_end;      // [n, C, h], how much of a token after the chunk
   at::Tensor decay;       // [n, h], how much of the state before it is left behind it
   at::Tensor scaled;      // [n, C, h, P], steps * x
 };
@@ -24,7 +24,7 @@ struct Chunk {
 Chunk make_chunk(const SpaceInputs& in, const DocumentLanes& lanes) {
   const at::Tensor rates = (in.steps * in.rate).transpose(1, 2);  // [n, h, C]
   const int64_t size = rates.size(2);
-  // Sums of the rates behind s up to l, as sums and not as differences, which lose digits.
+  // Sums of the rates after s up to l, as sums and not as differences, which lose digits.
   const at::Tensor between =
       rates.unsqueeze(-1).expand({-1, -1, -1, size}).tril(-1).cumsum(-2).exp_().tril_();
   const at::Tensor from_front = rates.cumsum(-1).exp_();
@@ -88,7 +88,7 @@ at::Tensor states_before(const SpaceInputs& in, const Chunk& chunk, const Docume
   return before.flatten(0, 1);
 }
 
-// The gradient of the state behind each chunk, by those of the states before them, [n, N, h, P].
+// The gradient of the state after each chunk, by those of the states before them, [n, N, h, P].
 at::Tensor states_backward(const at::Tensor& dbefore, const Chunk& chunk,
                            const DocumentLanes& lanes) {
   const at::Tensor by_chunk = by_lane(dbefore, lanes), dbehind = at::empty_like(by_chunk);
@@ -120,7 +120,7 @@ Parts within_chunk(const SpaceInputs& in, const Chunk& chunk, const at::Tensor& 
           .sums = transposed(moved.sum(3) - moved.sum(2))};
 }
 
-// Adds what goes through the states before and behind the chunks.
+// Adds what goes through the states before and after the chunks.
 void add_states(const SpaceInputs& in, const Chunk& chunk, const at::Tensor& dy,
                 const DocumentLanes& lanes, Parts& d) {
   const at::Tensor before = states_before(in, chunk, lanes, nullptr);

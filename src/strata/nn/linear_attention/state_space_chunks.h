@@ -19,7 +19,7 @@ struct SpaceInputs {
   at::Tensor rate;   // [h], below 0
 };
 
-// Of tokens, each [T, ...]; rate [h].
+// Gradients by token, each [T, ...]; rate [h].
 struct SpaceGradients {
   at::Tensor x, b, c, steps, rate;
 };
@@ -33,7 +33,7 @@ SpaceInputs space_inputs(const at::Tensor& x, const at::Tensor& b, const at::Ten
 at::Tensor from_lanes(const at::Tensor& x, const DocumentLanes& lanes);
 
 // y [n, C, h, P]. `state` [h, N, P]: that before the first chunk of a single lane, afterwards that
-// behind its last; null: zeros, and nobody asks.
+// after its last; null: zeros, and nobody asks.
 at::Tensor run_chunks(const SpaceInputs& in, const DocumentLanes& lanes,
                       at::Tensor* state = nullptr);
 

@@ -56,7 +56,7 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
           .window = sight.window};
 }
 
-// With the window only where a document is longer.
+// The options with the window only where a document is longer.
 AttentionOptions needed_options(const AttentionOptions& options) {
   const auto& offsets = options.offsets;
   for (size_t d = 0; d + 1 < offsets.size(); ++d) {

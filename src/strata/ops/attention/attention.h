@@ -20,7 +20,7 @@ namespace strata::ops {
 struct Sight {
   // So many at most, itself and those before it (Mistral's sliding window); 0: all before it.
   int64_t window = 0;
-  bool is_causal = true;  // false: those behind it, too, and as many of them
+  bool is_causal = true;  // false: those after it, too, and as many of them
 };
 
 struct AttentionOptions {

@@ -21,7 +21,7 @@ struct AttentionChunk {
 };
 
 // Ascending; each token of q is in one of them. At most `most_scores` scores at once, padding
-// counted, but for those of one query.
+// counted, except for those of one query.
 std::vector<AttentionChunk> attention_chunks(const BiasedAttentionOptions& options, int64_t heads,
                                              int64_t most_scores);
 // Whether queries of one document are in several of them, which then share keys.

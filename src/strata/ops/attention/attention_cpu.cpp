@@ -126,7 +126,7 @@ void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g
 
 // With scaled queries q: s = q k^T, p = exp(s - lse), dv += p^T dout, dp = dout v^T,
 // ds = p (dp - delta), dk += ds^T q, dq = scale * ds k. With a bias it is part of s, and its
-// gradient is ds. With dropout p and dp pass through the mask, but for the p in ds. Where scores
+// gradient is ds. With dropout p and dp pass through the mask, except for the p in ds. Where scores
 // are capped, the products get ds times the cap's slope.
 void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, float* dbias) {
   const int64_t begin = task_.first_seen_key(block), end = task_.seen_keys(block);

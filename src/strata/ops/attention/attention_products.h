@@ -78,9 +78,9 @@ class AttentionProducts : public AttentionTask {
   virtual void add_transposed(const QueryBlock& block, const ScoreFactors& scores,
                               const RowFactors& rows, int64_t key, int64_t keys,
                               float* sums) const = 0;
-  // Of scores' gradients and queries.
+  // Writes the summed products of scores' gradients and queries.
   virtual void write_key_gradients(const float* sums, const HeadsView& to) = 0;
-  // Of scores and rows.
+  // Writes the summed products of scores and rows.
   virtual void write_value_gradients(const float* sums, const HeadsView& to) = 0;
 };
 

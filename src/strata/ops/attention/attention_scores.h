@@ -46,7 +46,7 @@ struct HeadRows {
   const float* data;
   int64_t tokens, heads, channels, token_stride, head_stride;
 };
-// to [tokens x heads, width] = rows times factor, zeros behind the channels.
+// to [tokens x heads, width] = rows times factor, zeros after the channels.
 void scaled_rows(const HeadRows& rows, float factor, float* to, int64_t width);
 // dots [tokens x heads] = products of the rows with those of x [tokens x heads, width].
 void dot_rows(const HeadRows& rows, const float* x, int64_t width, float* dots);

@@ -28,7 +28,7 @@ STRATA_INLINE int64_t mask_row(float* row, int64_t n) {
   return whole;
 }
 
-// Zeroes the vector behind the first n columns. Products read no farther into what is masked.
+// Zeroes the vector after the first n columns. Products read no farther into what is masked.
 STRATA_INLINE void zero_next(float* row, int64_t n, int64_t columns) {
   if (n == columns) return;
 #pragma omp simd

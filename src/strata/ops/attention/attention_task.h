@@ -59,7 +59,7 @@ struct QueryBlock {
   int64_t rows;
 };
 
-// Of scores.
+// Blocks of scores.
 struct AttentionBlocks {
   int64_t rows;          // (query x head of the group) of a block, as a rule
   int64_t keys;          // of a block, at most

@@ -30,7 +30,7 @@ struct BiasedAttentionOptions {
   // Scores, scaled, become softcap * tanh(score / softcap) before anything is added (Gemma 2,
   // Riviere et al. 2024); 0: they stay.
   double softcap = 0;
-  // Of the probabilities, for one layer's key (ops/dropout.h).
+  // Dropout of the probabilities, with one layer's key (ops/dropout.h).
   double dropout = 0;
   uint64_t dropout_key = 0;
   at::Tensor token_keys = {};  // int64 [Tq], with dropout

@@ -181,7 +181,7 @@ class Part {
   // The diagonals of [H, L, S], each added to its place.
   void add_bias_gradient(const at::Tensor& dscores, at::Tensor dbias) const {
     const int64_t rows = chunk_.queries, wide = chunk_.keys + rows;
-    // With `rows` zeros behind each row and a row's length one less, each stands one further on.
+    // With `rows` zeros after each row and a row's length one less, each stands one further on.
     const at::Tensor padded = at::constant_pad_nd(dscores.flip(1), {0, rows}).flatten(1);
     const at::Tensor shifted =
         padded.narrow(1, 0, rows * (wide - 1)).view({heads_, rows, wide - 1});

@@ -1,5 +1,5 @@
 // The loops of a block product over its tiles, whatever a lane holds. A file of one instruction set
-// includes it behind its target pragma. Owns: the order. Never: an instruction.
+// includes it after its target pragma. Owns: the order. Never: an instruction.
 //
 // `Arithmetic` has `Lanes` (one register of sums), `Column` (one register of b), `kWidth` lanes,
 // load(const float*, Lanes&), store(const Lanes&, float*), read(const float*, Column&) and

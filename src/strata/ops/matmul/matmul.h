@@ -1,7 +1,7 @@
 // Products of large matrices, for linear layers and their gradients.
 // Owns: the choice of the fastest product for device, type and shape. Never: parameters.
 //
-// On the CPU the product is our own (docs/design/cpu-products.md), but for fp32 on processors of
+// On the CPU the product is our own (docs/design/cpu-products.md), except for fp32 on processors of
 // MKL's maker, and for few rows or columns of fp32. bf16 is converted block by block and multiplied
 // in fp32 where the processor does not multiply it itself. One row of bf16 by a weight (a decoder's
 // token) is summed straight from the weight. Other devices: ATen. Our own product does not depend

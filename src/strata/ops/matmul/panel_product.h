@@ -57,7 +57,7 @@ class RoundedTiles {
 void multiply_panel(const MatmulTask& task, const RowBlock& block, const ColumnPanel& panel,
                     RoundedTiles& rounded, const Panel* next = nullptr);
 
-// Behind the last range of lanes: a bf16 c from what was summed in scratch, if it was. What stood
+// After the last range of lanes: a bf16 c from what was summed in scratch, if it was. What stood
 // in c is added only now: a tile would have to wait for its conversion before it begins.
 void round_sums(const MatmulTask& task, const RowBlock& block, int64_t columns);
 

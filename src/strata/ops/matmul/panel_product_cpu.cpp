@@ -86,8 +86,8 @@ void multiply_panel(const MatmulTask& task, const RowBlock& block, const ColumnP
     if (next != nullptr) prefetch(*next, tile, tiles);
     const int64_t i = tile * task.tile_rows;
     const int64_t rows = std::min(task.tile_rows, block.count - i);
-    // Filled and read field by field: a copy at once would wait for all of the tile before, behind
-    // whose stores its own stand.
+    // Filled and read field by field: a copy at once would wait for the whole previous tile, after
+    // whose stores its own come.
     BlockProduct product{.rows = task.in_unit() ? round_up(rows, kRowsOfTile) : rows,
                          .columns = padded_columns(panel.width),
                          .inner = panel.lanes,

@@ -47,7 +47,7 @@ __device__ inline void decode_4bit(const Codes4Bit& codes, const float* table, f
   }
 }
 
-// Up to eight codes of a byte each, the first in the lowest bits; zeros behind `count`.
+// Up to eight codes of a byte each, the first in the lowest bits; zeros after `count`.
 __device__ inline uint64_t read_bytes(const uint8_t* from, int count) {
   if (count == kElements && reinterpret_cast<uintptr_t>(from) % kElements == 0) {
     return *reinterpret_cast<const uint64_t*>(from);
@@ -118,7 +118,7 @@ __device__ inline float decode_int8(uint32_t code, float scale) {
   return static_cast<float>(static_cast<int8_t>(code)) * scale;
 }
 
-// Elements of one row of a matrix with an element a byte, any place; zeros behind `count`, which is
+// Elements of one row of a matrix with an element a byte, any place; zeros after `count`, which is
 // above 0.
 template <bool kIsFp8>
 __device__ inline void decode_bytes(const MatrixCodes& matrix, uint64_t bytes, const Place& place,
@@ -164,7 +164,7 @@ __device__ inline void decode_across_rows(const MatrixCodes& matrix, uint64_t by
   if constexpr (kIsFp8) round_through(matrix.through, out);
 }
 
-// Up to eight whole numbers of a row, the first in the lowest bits; zeros behind `count`.
+// Up to eight whole numbers of a row, the first in the lowest bits; zeros after `count`.
 __device__ inline uint64_t read_ints(const MatrixCodes& matrix, const Place& place, int count) {
   const IntGroups& of = matrix.ints;
   const uint8_t* row = matrix.codes + int64_t{place.row} * of.row_bytes;
@@ -197,7 +197,7 @@ __device__ inline ScaleAndZero read_group(const IntGroups& of, const Place& plac
           of.zeros == nullptr ? 0.0f : static_cast<float>(of.zeros[index])};
 }
 
-// Whole numbers of one row from a column on, a multiple of 8; zeros behind `count`, which is above
+// Whole numbers of one row from a column on, a multiple of 8; zeros after `count`, which is above
 // 0.
 __device__ inline void decode_ints(const MatrixCodes& matrix, uint64_t codes, const Place& place,
                                    int count, float* out) {

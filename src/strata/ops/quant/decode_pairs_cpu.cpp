@@ -40,7 +40,7 @@ void decode_rest(const CodeValues& values, const uint8_t* codes, int64_t begin, 
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4")
 
-// To nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 STRATA_INLINE __m512 rounded(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

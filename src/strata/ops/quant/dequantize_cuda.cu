@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Elements [0, count) of a row of x, zeros behind.
+// Elements [0, count) of a row of x, zeros after.
 template <typename T>
 __device__ inline void read_row(const T* x, int count, float* out) {
   constexpr int kN = kWide<T>;

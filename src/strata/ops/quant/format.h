@@ -1,4 +1,4 @@
-// How a quantised matrix rests in memory: the formats of bitsandbytes, MXFP4, fp8, and whole
+// How a quantised matrix is stored in memory: the formats of bitsandbytes, MXFP4, fp8, and whole
 // numbers in groups, as one flat array of bytes a matrix. Owns: names, sizes and offsets. Never:
 // arithmetic, tensors; includes nothing of libtorch, so that a memory plan can ask for sizes.
 //
@@ -26,7 +26,7 @@ enum class Kind {
 // What is so of whole numbers alone.
 struct IntParts {
   int64_t bits = 4;  // of a code: 4 or 8
-  // In which scales rest, and to which every value is rounded.
+  // The type in which scales are stored, and to which every value is rounded.
   Element scale_type = Element::kFloat;
   bool has_zeros = false;  // codes that mean zero, one a scale; else the middle one of all does
   bool has_order = false;  // of each column its group; else one group comes after the other

@@ -80,7 +80,7 @@ at::Tensor imagine_codes(const at::Tensor& x, double threshold) {
   return like(at::kChar);
 }
 
-// Those of code_product().
+// Takes the temporaries of code_product().
 at::Tensor imagine_code_product(const at::Tensor& a, int64_t columns) {
   const auto of = [&](int64_t rows, int64_t width, at::ScalarType type) {
     return at::empty({rows, width}, a.options().dtype(type));
@@ -104,7 +104,7 @@ at::Tensor imagine_code_product(const at::Tensor& a, int64_t columns) {
   return y;
 }
 
-// Those of int8_product().
+// Takes the temporaries of int8_product().
 at::Tensor imagine_product(const at::Tensor& x, int64_t columns, double threshold) {
   const auto like = [&](at::ScalarType type) {
     return at::empty({x.size(0), columns}, x.options().dtype(type));

@@ -1,4 +1,4 @@
-// The product of LLM.int8() (Dettmers et al. 2022): activations are quantised too, but for the
+// The product of LLM.int8() (Dettmers et al. 2022): activations are quantised too, except for the
 // columns that hold outliers, which are multiplied as they are. Owns: that decomposition. Never:
 // gradients; training decodes the weight, as bitsandbytes does on CPUs.
 #pragma once

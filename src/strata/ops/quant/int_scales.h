@@ -7,7 +7,7 @@
 
 namespace strata::ops::quant::cpu {
 
-// Of the `index`-th group of the matrix.
+// The scale of the `index`-th group of the matrix.
 inline float scale_at(const IntGroups& of, int64_t index) {
   if (of.scale_type == Element::kFloat) return static_cast<const float*>(of.scales)[index];
   const uint16_t bits = static_cast<const uint16_t*>(of.scales)[index];

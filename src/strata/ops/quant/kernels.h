@@ -28,7 +28,7 @@ struct Values {
 void quantize_4bit(Kind kind, int64_t block, Values x, int64_t n, uint8_t* codes, float* scales,
                    InstructionSet set = best_instruction_set());
 
-// To a value of the 8-bit dynamic map.
+// How values are rounded to those of the 8-bit dynamic map.
 enum class Rounding {
   kTable,    // by 65,536 equal steps of [-1, 1], as bitsandbytes does on CPUs
   kNearest,  // to the nearest value, as published and as its CUDA kernels do

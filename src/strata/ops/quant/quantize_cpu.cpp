@@ -12,7 +12,7 @@
 namespace strata::ops::quant::cpu {
 namespace {
 
-// For processors without a kernel of their own.
+// Plain loops for processors without a kernel of their own.
 struct OneLane {
   static constexpr int64_t kLanes = 1;
   using Floats = float;
@@ -51,7 +51,7 @@ struct OneLane {
   };
 };
 
-// Fewer elements than a block: the reference divides them, and codes a zero behind an odd number.
+// Fewer elements than a block: the reference divides them, and codes a zero after an odd number.
 template <typename Stored>
 void quantize_short_block(Kind kind, const Stored* x, int64_t n, uint8_t* codes, float* scale) {
   const Borders& table = borders_of(kind);

@@ -62,7 +62,7 @@ cpu::MatrixCodes codes_of(const QuantizedMatrix& matrix, const at::Tensor& scale
           int_groups_of(matrix.format, matrix.rows, matrix.columns, bytes)};
 }
 
-// Of a parallel loop over rows.
+// The grain of a parallel loop over rows.
 int64_t rows_of_grain(int64_t columns) {
   return std::max<int64_t>(1, 65536 / std::max<int64_t>(1, columns));
 }

@@ -26,7 +26,7 @@ struct QuantizedMatrices {
 // quantised themselves, as fp32.
 void decode_into(const at::Tensor& out, const QuantizedMatrices& matrices);
 
-// The scales of each, one behind the other, as fp32, but those of whole numbers; of matrices whose
+// The scales of each, one after the other, as fp32, but those of whole numbers; of matrices whose
 // scales are not quantised those of the first, where they rest. Product and sum stay two roundings,
 // as in the reference.
 at::Tensor resolved_scales(const QuantizedMatrices& matrices);

@@ -12,7 +12,7 @@ namespace strata::ops::quant {
 // The result is that of quantize(), bit for bit, whatever the ranges. Threads: one caller.
 class RangeQuantizer {
  public:
-  // `bytes`: uint8 [layout_of().total], whose part behind the codes is filled here; without it that
+  // `bytes`: uint8 [layout_of().total], whose part after the codes is filled here; without it that
   // part is memory of this object.
   RangeQuantizer(const Format& format, int64_t rows, int64_t columns, const at::Tensor& bytes = {});
 
@@ -27,7 +27,7 @@ class RangeQuantizer {
   // After the last range: now scales() and what follows are those of the matrix.
   void finish();
 
-  // As QuantizedMatrix has them.
+  // The scales as QuantizedMatrix has them.
   at::Tensor scales() const;
   at::Tensor nested() const;
   at::Tensor mean() const;

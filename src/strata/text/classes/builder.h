@@ -28,12 +28,12 @@ Json decoders(std::vector<Json> steps);
 Json one_space();  // a normalizer: several spaces become one
 
 // Post-processors. Pieces are the texts "$A" and "$B" and tokens, names ("cls_token") or contents
-// ("eng_Latn"), each with its type behind a colon ("$B:1") where that is not 0.
+// ("eng_Latn"), each with its type after a colon ("$B:1") where that is not 0.
 using Pieces = std::vector<std::string>;
 Json ends(const Pieces& single, const Pieces& pair);
-Json bert_ends();  // cls_token and sep_token; the second text with what is behind it is of type 1
+Json bert_ends();  // cls_token and sep_token; the second text with what is after it is of type 1
 Json doubled_ends(const std::string& first, const std::string& last);  // two of `last` between
-Json repeated_ends(const std::string& last);                           // behind each text
+Json repeated_ends(const std::string& last);                           // after each text
 // Around both, with nothing between.
 Json outer_ends(const Pieces& before, const Pieces& after);
 Json cls_sep_ends(bool trim_offsets, bool add_prefix_space);  // of RoBERTa
@@ -79,7 +79,7 @@ struct ClassBuilder {
                      size_t first = 0) const;
   // The Precompiled step of the file's normalizer, or null.
   Json precompiled() const;
-  // The parts behind the model. A null normalizer is none.
+  // The parts after the model. A null normalizer is none.
   void use_parts(Json normalizer, Json pre_tokenizer, Json decoder) const;
 };
 

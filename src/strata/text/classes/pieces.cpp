@@ -13,7 +13,7 @@
 namespace strata::text {
 namespace {
 
-// Pieces that a class puts before or behind those of the file.
+// Pieces that a class puts before or after those of the file.
 struct Added {
   enum class Form { kToken, kOptionalToken, kNumbersUp, kNumbersDown, kNames };
   std::string_view content;       // of the token, before the number, or names with spaces between

@@ -1,4 +1,4 @@
-// Classes of translation models: a token for the language before or behind the text. From the
+// Classes of translation models: a token for the language before or after the text. From the
 // constructors of transformers 5.23, as their tokenizers read source texts.
 #include <algorithm>
 #include <map>

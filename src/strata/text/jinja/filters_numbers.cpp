@@ -24,7 +24,7 @@ Value float_filter(Arguments& a) {
   return is_whole ? Value(parsed) : a.get(1, "default", 0.0);
 }
 
-// An integer beyond 64 bits, of digits behind their sign.
+// An integer beyond 64 bits, of digits after their sign.
 std::optional<Value> big_integer_of(const std::string& digits, int64_t base) {
   if (base != 10) throw Fault("found an integer beyond 64 bits");
   constexpr size_t kMaxDigits = 4300;  // Python's

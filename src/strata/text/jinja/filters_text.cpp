@@ -54,7 +54,7 @@ Value escape_filter(Arguments& a) { return escape_value(subject(a), a.budget); }
 
 Value force_escape_filter(Arguments& a) { return Value::marked(escaped(subject_text(a))); }
 
-// As Jinja has it, not str.title(): words begin behind white space, hyphens and opening brackets.
+// As Jinja has it, not str.title(): words begin after white space, hyphens and opening brackets.
 Value title_filter(Arguments& a) {
   std::string out, word;
   const auto close = [&] { out += capitalize_text(std::exchange(word, "")); };

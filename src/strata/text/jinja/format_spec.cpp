@@ -221,7 +221,7 @@ std::string general_with_point(double number, int precision) {
     if (text.find_first_of(".e") == std::string::npos) text += ".0";
     return text;
   }
-  // As many digits as asked for stand before the point: an exponent makes room behind it.
+  // As many digits as asked for stand before the point: an exponent makes room after it.
   std::string mantissa = scientific.substr(0, scientific.find('e'));
   if (mantissa.find('.') != std::string::npos) {
     mantissa.erase(mantissa.find_last_not_of('0') + 1);

@@ -38,7 +38,7 @@ Value strip_method(Arguments& a, bool left, bool right) {
 }
 
 // The part of the text that the arguments `start` and `end` name, and where it begins (in bytes);
-// nothing where they lie behind each other.
+// nothing where `start` lies after `end`.
 struct Part {
   std::string_view text;
   size_t begin;

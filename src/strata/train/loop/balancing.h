@@ -28,7 +28,7 @@ struct Balancing {
   }
 };
 
-// Of the setting, else of config.json. ConfigError for a weight without experts.
+// By the setting, else by config.json. ConfigError for a weight without experts.
 Balancing balancing_of(const config::RunConfig& config, const Json& model_config);
 
 }  // namespace strata::train

@@ -38,9 +38,9 @@ class BestCheckpoint {
   const std::optional<std::string>& folder() const { return folder_; }
 
   void fill(report::TrainerState& state) const;
-  // What a resumed run goes on from.
+  // What a resumed run continues from.
   void load(const report::TrainerState& state);
-  // Behind load(): where the best checkpoint lies. One that is gone is looked for in the output
+  // After load(): where the best checkpoint lies. One that is gone is looked for in the output
   // folder (which may have been moved). Empty: there is none, or it is nowhere. Rank 0.
   std::string find() const;
   // The answer of rank 0. One that is nowhere is forgotten; its value still has to be surpassed, as

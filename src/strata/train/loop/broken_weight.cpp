@@ -16,7 +16,7 @@ namespace strata::train {
 namespace {
 
 constexpr int64_t kElementsAtOnce = int64_t{1} << 18;
-constexpr double kNowhere = 1e18;  // behind every tensor
+constexpr double kNowhere = 1e18;  // beyond every tensor
 
 // Of a tensor of all units, counted in their order: its number, the element, and what that holds.
 struct Finding {
@@ -41,7 +41,7 @@ Finding locate(const at::Tensor& values, int64_t first_element) {
   return {};
 }
 
-// Of a matrix in codes; every rank has it whole.
+// Searches a matrix in codes; every rank has it whole.
 std::optional<Finding> look_into_codes(const nn::Parameter& parameter, const at::Tensor& bytes) {
   const at::Tensor values = parameter.decoded(bytes, at::kFloat).reshape({-1});
   if (checkpoint::is_finite(values)) return std::nullopt;

@@ -24,7 +24,7 @@ class EarlyStopping {
   int64_t counter() const { return counter_; }
 
   void fill(report::TrainerState& state) const;
-  // What a resumed run goes on from: the counter; the patience is this run's.
+  // What a resumed run continues from: the counter; the patience is this run's.
   void load(const report::TrainerState& state);
 
  private:

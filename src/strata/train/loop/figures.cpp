@@ -19,10 +19,10 @@ double told_apart(double log_prob, double reference) {
   return std::abs(difference) <= half_step ? 0 : difference;
 }
 
-// Of pairs, with a reference or without one.
+// Figures of pairs, with a reference or without one.
 struct PairFigures {
   double correct = 0, chosen_tokens = 0, wins = 0, count = 0;
-  // Of the preferred answers and of the others.
+  // By kind: the preferred answers, the others.
   double rewards[2] = {0, 0}, log_probs[2] = {0, 0};
 
   // `chosen`: the preferred answer's document.
@@ -97,7 +97,7 @@ Figures figures_of(const nn::LossSums& sums, const nn::ReferenceFreePreference& 
 }
 
 Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers) {
-  // Of the desirable answers and of the others.
+  // By kind: the desirable answers, the others.
   double rewards[2] = {0, 0}, log_probs[2] = {0, 0}, logits[2] = {0, 0};
   double tokens[2] = {0, 0}, counts[2] = {0, 0};
   for (size_t d = 0; d < answers.documents.size(); ++d) {

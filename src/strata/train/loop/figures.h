@@ -42,22 +42,22 @@ struct Figure {
 };
 using Figures = std::vector<Figure>;
 
-// Of every recipe: entropy and mean_token_accuracy, over the trained tokens.
+// Figures of every recipe: entropy and mean_token_accuracy, over the trained tokens.
 Figures figures_of(const nn::LossSums& sums);
-// Of pairs of answers, under the names that TRL's DPOTrainer logs. mean_token_accuracy is that of
+// Figures of pairs of answers, named as TRL's DPOTrainer logs them. mean_token_accuracy is that of
 // the preferred answers; rewards/accuracies takes log-probabilities for equal that fp32 does not
 // tell apart.
 Figures figures_of(const nn::LossSums& sums, const nn::PairPreference& preference);
 
-// Of pairs without a reference, under the names that TRL's CPOTrainer logs, of the loss odds_ratio
+// Figures of pairs without a reference, named as in TRL's CPOTrainer; for the loss odds_ratio, in
 // ORPOTrainer. nll_loss is that of the preferred answers' documents, mean_token_accuracy too.
 Figures figures_of(const nn::LossSums& sums, const nn::ReferenceFreePreference& preference);
 
-// Of rated answers, under the names that TRL's KTOTrainer logs: means over the desirable ("chosen")
+// Figures of rated answers, named as in TRL's KTOTrainer: means over the desirable ("chosen")
 // and the undesirable ("rejected") ones of all ranks, of micro-steps that have such.
 Figures figures_of(const nn::LossSums& sums, const nn::RatedPreference& answers);
 
-// Of pairs that got rewards, under the names that TRL's RewardTrainer logs.
+// Figures of pairs with rewards, named as TRL's RewardTrainer logs them.
 Figures figures_of(const nn::DocumentTask& rewards);
 
 // aux_loss: the loss that balances a mixture's experts, which the run's has in it `weight` times.

@@ -42,7 +42,7 @@ struct LabelFigures {
 Figures label_figures(nn::DocumentLoss loss, std::span<const double> tally,
                       const LabelFigures& figures);
 
-// Of a step's micro-batch, to be a mean over all ranks: accuracy of classes, f1 of several labels.
+// Figures of a step's micro-batch, averaged over ranks: accuracy of classes, f1 of several labels.
 Figures label_figures_of_step(const nn::DocumentTask& task);
 
 }  // namespace strata::train

@@ -13,7 +13,7 @@ namespace strata::train {
 // Every rank must report the same numbers; then every rank gets the same verdicts.
 class LossGuard {
  public:
-  // After so many left-out batches in a row it is not the batches but the weights that are bad.
+  // After this many left-out batches in a row, the weights and not the batches must be bad.
   static constexpr int64_t kMostInARow = 3;
   // Losses that the mean must have seen before a spike is one.
   static constexpr int64_t kFirstLosses = 5;
@@ -31,7 +31,7 @@ class LossGuard {
   // The weights are others now: what was bad before says nothing about the next batch.
   void forgive() { in_a_row_ = 0; }
 
-  // For checkpoints.
+  // The state that checkpoints hold.
   Json state() const;
   void load(const Json& state);
 

@@ -15,7 +15,7 @@ struct MicroPass {
   Figures figures;
   std::vector<double> tally;  // of an evaluation (recipes/recipe.h)
 
-  // Of an evaluation: with what figures add.
+  // The loss of an evaluation, with what figures add to it.
   double mean_loss() const;
 };
 

@@ -19,7 +19,7 @@ struct LongestBatch {
   int64_t num_tokens = 0;
 };
 
-// Of the micro-batches that remain after `first_step` finished steps.
+// The longest of the micro-batches that remain after `first_step` finished steps.
 LongestBatch longest_training_batch(const data::TokenStore& dataset,
                                     const data::BatchSampler& sampler, const StepPlan& plan,
                                     int rank, int64_t first_step);

@@ -38,7 +38,7 @@ bool should_log(const StepPlan& plan, const config::TrainConfig& config, int64_t
 bool should_evaluate(const StepPlan& plan, const config::TrainConfig& config, int64_t step);
 bool should_save(const StepPlan& plan, const config::TrainConfig& config, int64_t step);
 
-// The steps behind `done` finished ones for which should_save() is true; with save_strategy best,
+// The steps after `done` finished ones for which should_save() is true; with save_strategy best,
 // after whose evaluation a save may follow.
 int64_t count_saves(const StepPlan& plan, const config::TrainConfig& config, int64_t done);
 

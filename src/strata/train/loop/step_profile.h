@@ -9,7 +9,7 @@
 
 namespace strata::train {
 
-// From construction to finish(). One at a time; of the calling thread and the device.
+// Profiles the calling thread and the device from construction to finish(). One at a time.
 class StepProfile {
  public:
   explicit StepProfile(c10::Device device);

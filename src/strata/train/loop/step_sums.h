@@ -1,5 +1,5 @@
 // What a run's steps add up to: since the last log, and over all of the run and of those that it
-// goes on from; and how fast they are. Owns: the sums. Never: where they are shown
+// continues from; and how fast they are. Owns: the sums. Never: where they are shown
 // (report/run_log.h).
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace strata::train {
 
-// Every rank must report the same but for times, which are its own.
+// Every rank must report the same except for times, which are its own.
 class StepSums {
  public:
   using Clock = std::chrono::steady_clock;
@@ -22,7 +22,7 @@ class StepSums {
   // A step that was learnt from. `loss`: of all ranks; `figures`: by micro-step; `tokens`: of the
   // rows of all ranks.
   void add(double loss, const std::vector<Figures>& figures, int64_t tokens);
-  // Of the time since the start, what was not training's.
+  // Excludes from the elapsed time a pause in which the run did not train.
   void leave_out(Clock::duration pause) { since_ += pause; }
 
   bool has_unlogged() const { return steps_ > 0; }
@@ -32,9 +32,9 @@ class StepSums {
 
   // Since the last log.
   double tokens_per_second(Clock::time_point now) const;
-  // As of the last log; 0 before the first.
+  // The value of the last log; 0 before the first.
   double logged_tokens_per_second() const { return logged_tokens_per_second_; }
-  // Of the run and of those that it goes on from, seen by all ranks.
+  // Tokens seen by all ranks, in this run and those that it continues.
   int64_t num_tokens() const { return num_tokens_; }
   // The same of the loss, over steps; of those before the checkpoint nothing where that does not
   // say it (older versions, other tools). 0 without any.
@@ -45,7 +45,7 @@ class StepSums {
   Json window() const;
   // And of all its steps.
   Json totals() const;
-  // From a checkpoint's progress. Throws Json::exception.
+  // Restores the sums from a checkpoint's progress. Throws Json::exception.
   void go_on(const Json& progress);
 
  private:

@@ -215,7 +215,7 @@ void Trainer::end_epoch_early(const StepOutcome& outcome) {
   if (config_.train.logging_strategy == config::Interval::kEpoch && sums_.has_unlogged()) {
     log_step(outcome);
   }
-  // Of the last step end_step() has done so.
+  // For the last step end_step() has done so.
   const bool is_saved = checkpoints_.last(step_).has_value();
   if (config_.train.save_strategy == config::Interval::kEpoch && !is_saved) save();
 }

@@ -34,7 +34,7 @@ namespace strata::train {
 class StepProfile;
 
 struct Saving {
-  // Of all ranks, for the thread that saves; others use it only when no save is being written.
+  // The group of all ranks, for the saving thread; others use it only while no save is written.
   comm::Group& group;
   bool writes_result = true;  // at the end, by somebody else
 };
@@ -52,19 +52,19 @@ class Trainer {
   bool is_stopped() const { return is_stopped_; }
   // Whether SIGTERM asks this rank to, also after the last step.
   bool is_told_to_end() const { return signals_ && signals_->is_told_to_end(); }
-  // Whether an update has changed weights, in this run or in those that it goes on from.
+  // Whether an update has changed weights, in this run or in those that it continues from.
   bool has_learned() const { return has_learned_; }
-  // For who writes the result after run().
+  // For the code that writes the result after run().
   RunSaver& saver() { return saver_; }
   // The checkpoint that holds the last step whole, if there is one.
   std::optional<std::filesystem::path> last_checkpoint() const { return checkpoints_.last(step_); }
 
   int64_t global_step() const { return step_; }
-  // Of the weights: with load_best_model_at_end an earlier one, after run().
+  // The step of the weights: with load_best_model_at_end an earlier one, after run().
   int64_t result_step() const { return best_step_.value_or(step_); }
   // The checkpoint that they were loaded from, if they were.
   const std::filesystem::path& best_checkpoint() const { return best_checkpoint_; }
-  // As checkpoints keep them.
+  // The settings as checkpoints keep them.
   const std::string& settings_text() const { return settings_text_; }
   const StepPlan& plan() const { return plan_; }
   // At which rows ended; 0: none.
@@ -72,7 +72,7 @@ class Trainer {
   const data::BatchSampler& sampler() const { return sampler_; }
   // Rank 0: the rows of metrics.jsonl so far.
   std::vector<Json> metrics_rows() const { return log_.rows(); }
-  // Of rank 0; the log's history is empty on others.
+  // The state of rank 0; on others the log's history is empty.
   report::TrainerState state() const;
   // Before run(): RunSaver::rehearse(). Collective.
   uint64_t rehearse_save() { return saver_.rehearse(moment()); }
@@ -89,7 +89,7 @@ class Trainer {
 
  private:
   struct StepOutcome {
-    // By micro-step, of this rank until sum_losses() has summed over all.
+    // By micro-step; this rank's until sum_losses() has summed over all.
     std::vector<double> losses;
     std::vector<Figures> figures;
     int64_t row_tokens = 0;
@@ -153,14 +153,14 @@ class Trainer {
   // Rank 0's words for the examples of the step that runs; all of them, or those of the micro-steps
   // whose loss is not finite.
   std::string examples_of(const StepOutcome& outcome) const;
-  // Of weights that are not finite, words to follow others; empty: they are. Collective.
+  // A phrase about weights that are not finite, for messages; empty: all are finite. Collective.
   struct WeightsFault {
     std::string text;
     bool is_of_base = false;  // they were so before this run learnt anything
   };
   WeightsFault fault_of_weights();
-  // After too many bad batches in a row: weights and optimizer of the newest checkpoint of this run
-  // that was saved before them. Throws when there is none. Collective.
+  // After too many bad batches in a row: restores weights and optimizer from this run's newest
+  // checkpoint that was saved before them. Throws when there is none. Collective.
   void roll_back(const std::string& found);
 
   // Evaluation (trainer_evaluating.cpp).
@@ -182,21 +182,21 @@ class Trainer {
   // A row of this moment. Of other ranks than 0 nothing.
   void record(Json values, const Json& readings);
   Json machine_readings() const;
-  // Of this run and of those that it goes on from, loading included. Rank 0.
+  // The time of this run and of those that it continues, loading included. Rank 0.
   double elapsed_seconds() const;
-  // Makes elapsed_seconds() go on from the rows of metrics.jsonl. Rank 0.
+  // Makes elapsed_seconds() continue from the rows of metrics.jsonl. Rank 0.
   void count_on();
   // The reference's estimate: six for each token of the run and weight outside of embeddings.
   double floating_point_operations() const;
 
-  // From a checkpoint to where it goes on (trainer_returning.cpp).
+  // Restores a checkpoint and continues from its step (trainer_returning.cpp).
   void resume(const std::function<void(const std::string&)>& note);
   void go_on_with_schedule(const Json& progress,
                            const std::function<void(const std::string&)>& note);
   // What progress.json holds, and of it the rows that steps take.
   std::string progress_text() const;
   DataRows data_rows() const;
-  // With load_best_model_at_end the weights of the best checkpoint, for the result. Collective.
+  // With load_best_model_at_end: loads the best checkpoint's weights for the result. Collective.
   void load_best();
 
   StepObserver observer_;
@@ -229,7 +229,7 @@ class Trainer {
   std::optional<int64_t> best_step_;  // whose weights were loaded at the end
   std::filesystem::path best_checkpoint_;
   int64_t step_ = 0;
-  double seconds_before_ = 0;  // rank 0: of the runs that this one goes on from
+  double seconds_before_ = 0;  // rank 0: of the runs that this one continues from
 };
 
 }  // namespace strata::train

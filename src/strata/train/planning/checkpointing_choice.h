@@ -44,7 +44,7 @@ using PlanPeak = std::function<PlannedPeak(const config::RunConfig&)>;
 CheckpointingChoice choose_checkpointing(const config::RunConfig& config, int64_t bytes,
                                          const PlanPeak& plan);
 
-// Of a run that recomputes whole layers: what auto would spare it in `bytes`, with one or two
+// For a run that recomputes whole layers: what auto would spare it in `bytes`, with one or two
 // plans. None where it would spare nothing, or the settings choose something else.
 std::optional<std::string> recomputation_hint(const config::RunConfig& config, int64_t bytes,
                                               const PlanPeak& plan);

@@ -42,7 +42,7 @@ std::vector<size_t> longest_rows(const data::TokenStore& dataset, size_t count, 
   std::iota(order.begin(), order.end(), size_t{0});
   count = std::min(count, order.size());
   const auto tokens = [&](size_t row) { return tokens_of(dataset, row, share); };
-  // Of ten million rows a partial sort of many takes seconds.
+  // For ten million rows a partial sort of many takes seconds.
   std::ranges::nth_element(order, order.begin() + static_cast<std::ptrdiff_t>(count),
                            std::greater(), tokens);
   order.resize(count);

@@ -8,7 +8,7 @@
 
 namespace strata::train {
 
-// By which documents of rows a pass is long.
+// Which documents of the rows determine the length of a pass.
 enum class Share { kOwn, kMismatched, kSource };
 
 struct BatchSize {

@@ -10,7 +10,7 @@
 
 namespace strata::train {
 
-// Of the allocator, and of libraries beside it that find no memory for their workspaces.
+// Errors of the allocator, and of libraries that find no memory for their workspaces.
 bool is_out_of_memory(const c10::Error& error);
 
 // `watch`: rank 0's; null on others. Call it when the run's tensors are gone: their peak is told.

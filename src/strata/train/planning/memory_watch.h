@@ -11,11 +11,11 @@
 
 namespace strata::train {
 
-// For the plan of a run with the largest micro-batch that the data can give.
+// The request for the plan of a run with the largest micro-batch that the data can give.
 PlanRequest plan_request(const config::RunConfig& config, const comm::Mesh& mesh,
                          int local_world_size, const Datasets& datasets, at::Device device);
 
-// Of one rank; not collective.
+// Watches the memory of one rank; not collective.
 class MemoryWatch {
  public:
   // Plans the run, and notes what the process holds before it has a model.
@@ -40,7 +40,7 @@ class MemoryWatch {
   void note_step(const comm::SentBytes& sent);
 
   std::string measured_on_gpu() const;
-  // Of the process, or of libtorch on a GPU, beside tensors, once it has run a step.
+  // Memory besides tensors of the process, or of libtorch on a GPU, once it has run a step.
   int64_t process_bytes() const;
 
   at::Device device_;
@@ -48,14 +48,14 @@ class MemoryWatch {
   std::string failure_;  // why there is no plan
   int64_t process_bytes_ = 0;
   int64_t num_steps_ = 0;
-  // By tensors of the CPU.
+  // What CPU tensors took.
   struct Taken {
     int64_t bytes = 0;       // resident
     memory::Amounts blocks;  // numbers of them
     int64_t num_small = 0;
   };
   Taken so_far_, after_third_step_;
-  Taken last_step_;  // in it alone, but for the bytes
+  Taken last_step_;  // in it alone, except for the bytes
   comm::SentBytes sent_;
 };
 

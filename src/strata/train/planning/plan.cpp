@@ -257,7 +257,7 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
   return walk;
 }
 
-// Of an encoder-decoder model each document is two.
+// In an encoder-decoder model each document is two.
 void split_sources(memory::WalkOptions& walk) {
   walk.sources = take_sources(walk.documents);
   walk.eval_sources = take_sources(walk.eval_documents);

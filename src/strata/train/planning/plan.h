@@ -21,10 +21,10 @@ struct PlanRequest {
   // as many as the settings allow.
   std::vector<int64_t> documents;
   std::vector<int64_t> eval_documents;
-  // Of the evaluation batch whose sources are longest, where answers are written; empty: those of
+  // The evaluation batch whose sources are longest, where answers are written; empty: that of
   // eval_documents.
   std::vector<int64_t> answered_documents;
-  // Of a forward pass beside each micro-batch and each evaluation batch, if any.
+  // Documents of a forward pass that accompanies each micro-batch and evaluation batch, if any.
   std::vector<int64_t> beside_documents, eval_beside_documents;
   // Trained tokens of each of the four at most, in any batch; none: all that have a next token.
   std::optional<int64_t> num_trained, num_eval_trained;

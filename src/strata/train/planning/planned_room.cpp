@@ -30,7 +30,7 @@ int64_t free_bytes(at::Device device, int num_sharers) {
                           : free_on_host(num_sharers);
 }
 
-// Of the rank that has least. Collective.
+// The room of the rank that has least. Collective.
 int64_t least_of(const comm::Mesh& mesh, double bytes) {
   const at::Tensor least = at::full({1}, -bytes, at::TensorOptions().dtype(at::kDouble));
   mesh.world->all_reduce(least, comm::Reduction::kMax)->wait();
@@ -42,7 +42,7 @@ double room_of_rank(const config::RunConfig& config, at::Device device, int num_
     return static_cast<double>(free_room(device, num_sharers));
   }
   const auto budget = static_cast<double>(parse_byte_size(config.shard.memory_budget));
-  // Of a GPU plans count what lies in its context, not the context.
+  // For a GPU, plans count what lies in its context, not the context.
   return device.is_cuda() ? budget - static_cast<double>(memory::kCudaContextBytes) : budget;
 }
 

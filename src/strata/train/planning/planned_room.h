@@ -24,7 +24,7 @@ int64_t free_room(at::Device device, int num_sharers);
 int64_t room_of_run(const config::RunConfig& config, const comm::Mesh& mesh, at::Device device,
                     int num_sharers);
 
-// The peak of the plan with what the process, or a GPU's libraries, take beside tensors.
+// The peak of the plan with what the process, or a GPU's libraries, take besides tensors.
 int64_t needed_bytes(const RunPlan& plan, at::Device device);
 
 // A warning where a rank will take more than its share of what is free, for rank 0; nothing

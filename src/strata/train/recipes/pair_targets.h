@@ -9,7 +9,7 @@
 
 namespace strata::train {
 
-// Of all preferred answers' documents.
+// The trained tokens of all preferred answers' documents.
 int64_t num_chosen_targets(const data::MicroBatch& batch);
 
 // [documents] those before the answer. A pair has one prompt, which is trained with the preferred

@@ -9,11 +9,11 @@
 
 namespace strata::train {
 
-// Of each document the last token that is none of padding, as transformers finds it; else the
+// The last token of each document that is not padding, as transformers finds it; else the
 // first.
 std::vector<int64_t> last_tokens(const data::MicroBatch& batch, int64_t pad_id);
 
-// Of each document the first.
+// The first token of each document.
 std::vector<int64_t> first_tokens(const data::MicroBatch& batch);
 
 // ConfigError for a tokenizer without a token for padding: texts end before it.

@@ -25,7 +25,7 @@ namespace strata::train {
 // Which data set a micro-batch's rows are of.
 enum class Split { kTrain, kEval, kSecondEval };
 
-// Of a micro-batch; of a step over all its micro-batches and ranks; of an evaluation's batch.
+// Counts of a micro-batch, of a step over all micro-batches and ranks, or of an evaluation batch.
 struct LossCounts {
   double losses = 0;  // what the loss is a mean over: trained tokens, pairs or answers
   double others = 0;  // whatever else the recipe weighs by
@@ -55,7 +55,7 @@ class Objective {
   virtual double num_losses(const nn::LossSums& sums) const = 0;
 };
 
-// Threads: const methods from any, but for those that run beside begin() or end_step().
+// Threads: const methods from any, except for those that run beside begin() or end_step().
 class Recipe {
  public:
   virtual ~Recipe() = default;
@@ -67,13 +67,13 @@ class Recipe {
   // Before the first step of a run, which `step` others may have gone before, and after every
   // return to a checkpoint. Collective.
   virtual void begin(int64_t step) { (void)step; }
-  // Behind `step` steps, before what is due then. False: broken off because a rank was asked to
-  // stop; a run that goes on from there begins with it. Collective.
+  // Called after `step` steps, before what is due then. False: broken off as a rank was asked to
+  // stop; a run that continues from there begins with it. Collective.
   virtual bool end_step(int64_t step, const StopRequest& asked) {
     (void)step, (void)asked;
     return true;
   }
-  // Of the tallies of an evaluation's batches on all ranks, added up.
+  // Figures from the sum of the tallies of an evaluation's batches on all ranks.
   virtual Figures figures_of_all(std::span<const double> tally) const {
     (void)tally;
     return {};
@@ -94,7 +94,7 @@ struct BeforeTraining {
   std::vector<std::string>& notes;  // what the person who started the run should know
 };
 
-// That of the settings. Errors: those of evaluation and of what is written. Collective.
+// The recipe that the settings name. Errors: those of evaluation and of writing. Collective.
 std::unique_ptr<Recipe> make_recipe(const BeforeTraining& before);
 
 }  // namespace strata::train

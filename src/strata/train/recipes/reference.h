@@ -20,12 +20,12 @@ class Reference {
   const std::vector<double>& of(Split split) const {
     return split == Split::kTrain ? table_.train : table_.eval;
   }
-  // As those of Recipe, for whom they are. Nothing where it stays.
+  // Implement Recipe's methods of these names. They do nothing for a reference that stays.
   void begin(int64_t step);
   bool end_step(int64_t step, const StopRequest& asked);
 
  private:
-  // Of the rows that are taken until it moves again, `first` steps behind the first one.
+  // Asks about the rows used from step `first`, counted from 0, until it moves again.
   bool ask_about_steps_behind(int64_t first, const StopRequest& asked);
   bool stays() const { return before_.trainee.reference == nullptr; }
 

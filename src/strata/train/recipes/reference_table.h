@@ -31,7 +31,7 @@ using AskModel = std::function<void(const data::MicroBatch&, nn::Preference&)>;
 struct ReferenceQuestion {
   std::string noun;                  // of a row, in messages
   std::vector<std::string> numbers;  // of what a row has a log-probability each
-  // Those of a micro-batch, row after row.
+  // The log-probabilities of a micro-batch, row after row.
   std::function<std::vector<double>(const data::MicroBatch&, const AskModel&)> ask;
   std::optional<double> ld_alpha = {};  // what log-probabilities of preferences depend on
 };
@@ -40,14 +40,14 @@ struct ReferenceQuestion {
 // written. Collective.
 ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuestion& question);
 
-// Of the whole run's steps, from 0: those behind `first` others, up to `last` of them.
+// A range of the whole run's steps, counted from 0: [first, last).
 struct AskedSteps {
   int64_t first = 0, last = 0;
   StopRequest asked_to_stop = {};
 };
 
 // The same of the model as it is, about the rows of these steps and, if an evaluation falls into
-// them, of its set: nothing is known of others then, nothing is kept in files. Behind steps of the
+// them, of its set: nothing is known of others then, nothing is kept in files. After steps of the
 // run a log-probability may be no number: whoever learns from it finds so, and may return to a
 // checkpoint. False: broken off. Collective.
 bool ask_reference_of_steps(const BeforeTraining& before, const ReferenceQuestion& question,

@@ -139,7 +139,7 @@ uint64_t result_memory_bytes(const Trainee& trainee) {
     const uint64_t element = c10::elementSize(place.layout->storage);
     for (const shard::Extent& extent : place.layout->extents) {
       if (trainee.adapter && !wanted.contains(extent.parameter)) continue;
-      // Beside a GPU the segment is gathered there, and comes to the host tensor by tensor.
+      // With a GPU the segment is gathered there, and comes to the host tensor by tensor.
       const int64_t count = on_host ? place.layout->numel : extent.parameter->numel();
       most = std::max(most, static_cast<uint64_t>(count) * element);
     }

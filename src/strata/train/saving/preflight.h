@@ -68,7 +68,7 @@ std::optional<std::string> find_shortage(const std::vector<CopyMemory>& ranks,
                                          const std::string& for_one = "copy",
                                          const std::string& for_several = "copies");
 
-// That of every rank, in rank order. Collective.
+// The memory of every rank, in rank order. Collective.
 std::vector<CopyMemory> gather_copy_memory(const CopyMemory& own, comm::Group& world);
 
 }  // namespace strata::train

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 using ShownSettings = std::vector<std::pair<std::string, std::string>>;
 
-// Those that the loss looks at.
+// Shows the settings that the loss uses.
 void show_cpo(const config::PreferenceConfig& preference, ShownSettings& shown) {
   const std::string loss = preference.loss_type.empty() ? "sigmoid" : preference.loss_type.front();
   const bool wins_by_margin = loss == "simpo" || loss == "alphapo";

@@ -50,7 +50,7 @@ class ResultRetry {
   enum class Answer { kGiveUp, kTryAgain, kWait };
 
   void begin(const std::string& refusal);
-  // After one pause.
+  // Looks at the folder after one pause.
   Answer look();
   // Whether a whole pause went by: being told to end cuts it short.
   bool sleep() const;

@@ -53,7 +53,7 @@ bool RunCheckpoints::is_in_doubt(int64_t num_bad_in_a_row) const {
 }
 
 checkpoint::Removal RunCheckpoints::start_save(int64_t step, bool in_doubt) {
-  // An evaluation that a stop broke off is made up for behind the save of its step.
+  // An evaluation that a stop broke off is made up for after the save of its step.
   const auto is_saved = [this](int64_t saved) {
     return saved_steps_.contains(saved) || (is_first_here_ && saved == first_step_);
   };

@@ -36,10 +36,10 @@ class RunCheckpoints {
   void begin_anew(std::string run_id) { run_id_ = std::move(run_id); }
   void go_on(const report::TrainerState& state, const Json& progress);
   std::string note_source(const std::filesystem::path& source, const std::string& seen);
-  // Behind go_on(). Rank 0.
+  // After go_on(). Rank 0.
   std::string seen(const std::filesystem::path& source) const;
 
-  // Of this run and of those that it goes on from; empty where an older version or another tool
+  // The id of this run and of those that it continues; empty where an older version or another tool
   // saved what it went on from: then it needs a new one, by begin_anew().
   const std::string& run_id() const { return run_id_; }
   // Finished before this process began.
@@ -52,7 +52,7 @@ class RunCheckpoints {
   // Whether the weights may be bad: while batches are, and after a rollback until one was good.
   // Then a save must not push out checkpoints that are good.
   bool is_in_doubt(int64_t num_bad_in_a_row) const;
-  // Whether the run goes on from the newest checkpoint of its own folder. Rank 0.
+  // Whether the run continues from the newest checkpoint of its own folder. Rank 0.
   bool goes_on_from_newest() const;
   // Then: what a kill between that one's save and the removal of older ones has left, oldest first.
   // As many stay as the run that saved it kept (`saved_limit`), or this one where that is more.
@@ -65,7 +65,7 @@ class RunCheckpoints {
   void note_end(const checkpoint::SaveOutcome& outcome);
   // The checkpoint of `step`, if this process saved it last.
   std::optional<std::filesystem::path> last(int64_t step) const;
-  // With save_only_model the last one is without the optimizer: whoever means to go on from that
+  // With save_only_model the last one is without the optimizer: whoever means to continue from that
   // step needs another.
   void forget_last() { saved_step_ = -1; }
   // A request to save was answered with checkpoint-STEP, which is to be told when it is there.
@@ -99,7 +99,7 @@ class RunCheckpoints {
  private:
   static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-  // Whether this run, or one that it goes on from, saved it.
+  // Whether this run, or one that it continues from, saved it.
   bool is_own(const std::filesystem::path& checkpoint) const;
   bool is_in_output_dir(const std::filesystem::path& checkpoint) const;
   // What no save may remove.
@@ -114,7 +114,7 @@ class RunCheckpoints {
   bool is_best_damaged_ = false;
   std::string run_id_;
   int64_t first_step_ = 0;
-  bool was_in_doubt_ = false;      // when what this run goes on from was saved
+  bool was_in_doubt_ = false;      // when what this run continues from was saved
   std::set<int64_t> saved_steps_;  // of this process
   int64_t saved_step_ = -1;        // the last of them; -1: none, or it failed
   int64_t asked_step_ = -1;

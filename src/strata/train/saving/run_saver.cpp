@@ -116,7 +116,7 @@ void RunSaver::finish_last_save() {
   }
   double count[1] = {static_cast<double>(left.size())};
   comm::broadcast_numbers(world_, count);
-  // As behind a save: only the loss of the next step would show that weights are spoilt.
+  // As after a save: only the loss of the next step would show that weights are spoilt.
   double bad[1] = {0};
   if (count[0] > 0) {
     const auto pieces = checkpoint::local_pieces(*trainee_.store, nullptr);
@@ -127,7 +127,7 @@ void RunSaver::finish_last_save() {
   if (bad[0] > 0) left.clear();
   fs::path newest;
   try {
-    // By its own name, whatever was named to go on from it, and whatever step it is of.
+    // By its own name, whatever was named to continue from it, and whatever step it is of.
     newest = checkpoint::candidates("true", config_.train.output_dir).front();
     checkpoint::finish_save(newest, left);
   } catch (const std::exception& error) {
@@ -166,7 +166,7 @@ void RunSaver::require_room_on_disk(const StepPlan& steps, int64_t step,
                     3 * beside + settings_text_.size();
     plan.result_bytes = result_bytes_;
   }
-  // Of the files of a checkpoint, and of the result, the largest.
+  // The largest of the files of a checkpoint and of the result.
   const uint64_t parts =
       saving_policy(config_).in_whole_files ? 1 : trainee_.store->mesh().shard->size();
   const uint64_t largest =

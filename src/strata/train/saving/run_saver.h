@@ -1,5 +1,5 @@
 // A run's saves, from the room that they need before the first step to the one that a request to
-// stop makes. Owns: the saver, what lies beside tensors in checkpoints and is the same in all,
+// stop makes. Owns: the saver, what lies besides tensors in checkpoints and is the same in all,
 // whether this rank was asked to save. Never: the decision when a save is due (loop/trainer.h),
 // nor which checkpoints count (run_checkpoints.h).
 #pragma once
@@ -47,7 +47,7 @@ class RunSaver {
   // Before the first step, after what is resumed is known: reads what lies beside the model, looks
   // for room on the disk and in memory for every save of the run. Throws IoError, OutOfMemoryError.
   void prepare(const StepPlan& plan, int64_t step, const Datasets& datasets);
-  // Of a run that goes on, before prepare(): what a kill kept from following the save that it goes
+  // In a resumed run, before prepare(): completes what a kill prevented after the save that it goes
   // on from, the removal of older ones above all. What fails is told; the next save tries again.
   void finish_last_save();
   // Whether prepare() has found that the run saves.
@@ -57,7 +57,7 @@ class RunSaver {
   // Rank 0, of a run that saves or writes a result: what lies beside it, as it was before the first
   // step.
   const checkpoint::SmallFiles& companions() const { return companions_; }
-  // Of all ranks, with time for what a disk does on one of them while the others wait. Requires: no
+  // A group of all ranks, with a long time-out for the disk of one of them. Requires: no
   // save is being written.
   comm::Group& patient_group();
 
@@ -69,8 +69,8 @@ class RunSaver {
 
   // Whether this rank was asked to save, now or before. Kept until a save has been made.
   bool is_asked();
-  // Saves the state after the steps so far, and training goes on. Whoever asks for a checkpoint
-  // means to go on from it, whatever save_strategy and save_only_model say.
+  // Saves the state after the steps so far, and training continues. Whoever asks for a checkpoint
+  // means to continue from it, whatever save_strategy and save_only_model say.
   void save_on_request(const RunMoment& moment);
   // What a later run needs to go on, where it is not saved. Afterwards report() must be asked.
   std::optional<checkpoint::SaveOutcome> save_to_stop(const RunMoment& moment);
@@ -82,7 +82,7 @@ class RunSaver {
   // size on rank 0. Requires: saves(). IoError when it cannot be written.
   uint64_t rehearse(const RunMoment& moment);
 
-  // As the reference: with save_total_limit 1 nothing but the best checkpoint stays, where one is
+  // As in the reference: with save_total_limit 1 only the best checkpoint stays, if one is
   // known. Rank 0, after the result was written.
   void remove_all_but_best();
 
@@ -101,7 +101,7 @@ class RunSaver {
                                                const RunMoment& moment);
   void add_small_files(checkpoint::SaveRequest& request, const RunMoment& moment) const;
   void tell(const checkpoint::SaveOutcome& outcome);
-  // From here on saves have the optimizer. Returns the saver of the run's own, where that leaves it
+  // From here on saves include the optimizer. Returns the run's former saver, where that leaves it
   // out, for those that follow.
   std::unique_ptr<checkpoint::Saver> take_whole_saver();
 

@@ -3,7 +3,7 @@
 namespace strata::train {
 
 SavingPolicy saving_policy(const config::RunConfig& config) {
-  // What rests in files does so because memory has no room for it, nor for a copy.
+  // What is stored in files is there because memory has no room for it, nor for a copy.
   const bool rests_in_files = config.shard.offload_param_device == config::OffloadDevice::kNvme ||
                               config.shard.offload_optimizer_device == config::OffloadDevice::kNvme;
   return {.saves = config.train.save_strategy != config::Interval::kNo,

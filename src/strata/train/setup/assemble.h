@@ -15,7 +15,7 @@ namespace strata::train {
 // classes that the model has not, no room on disk for what is offloaded. Takes no memory for
 // weights. Collective.
 void check_layout(const config::RunConfig& config, comm::Mesh& mesh, const Target& target);
-// The same before there are ranks, but for the room on disk. Not collective. Starts no thread.
+// The same before there are ranks, except for the room on disk. Not collective. Starts no thread.
 void check_layout(const config::RunConfig& config, int world_size, int local_world_size,
                   const Target& target);
 

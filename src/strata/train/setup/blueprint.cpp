@@ -121,7 +121,7 @@ void keep_ints(const config::RunConfig& config, const std::optional<models::IntF
       shard::storage_type_of(config.model.dtype, trainee.model_config));
 }
 
-// Which weights rest in codes: those of the files, or those that the settings ask for.
+// Which weights are stored as codes: those of the files, or those that the settings ask for.
 void quantize(const config::RunConfig& config, const Json& model_config, models::Model& model) {
   const bool has_base = !config.model.model_name_or_path.empty();
   if (has_base && !config.quantization.mxfp4_dequantize) {
@@ -144,7 +144,7 @@ BaseFiles open_base(const config::ModelConfig& config, models::Model& model) {
   return base;
 }
 
-// In what type each weight rests.
+// In what type each weight is stored.
 void settle_types(const config::RunConfig& config, const comm::Mesh& mesh, const Target& target,
                   Trainee& trainee) {
   trainee.compute_type = store_options(config.shard, target).compute_type;

@@ -10,7 +10,7 @@
 
 namespace strata::train {
 
-// Of this build on this machine; 0 in builds without CUDA.
+// The GPUs that this build can use on this machine; 0 in builds without CUDA.
 int count_gpus();
 
 // cuda:K for the rank's place K on its machine, the CPU with use_cpu or where there is no GPU.
@@ -26,7 +26,7 @@ void open_device(const config::RunConfig& config, at::Device device);
 // a plan counts what those take.
 void choose_repeatable_kernels();
 
-// Of what was asked of the device in this process and did not come, a line each.
+// What was asked of the device in this process and refused, a line each.
 std::vector<std::string> refusal_warnings();
 
 // The types that it computes in.

@@ -12,7 +12,7 @@ namespace strata::train {
 namespace {
 
 constexpr size_t kNamedGpus = 8;
-// As nvidia-smi -L begins a name.
+// As many digits as the name begins with in nvidia-smi -L.
 constexpr size_t kShownDigits = 8;
 
 }  // namespace

@@ -42,7 +42,7 @@ std::string describe_ints(int64_t num_kept, int num_decoded) {
                         num_decoded));
 }
 
-// How many weights of a model rest in codes, by the kind of codes.
+// How many weights of a model are stored as codes, by the kind of codes.
 struct WeightForms {
   int64_t num_quantized = 0, num_in_mxfp4 = 0, num_in_fp8 = 0, num_in_ints = 0;
   const nn::Parameter* quantized = nullptr;  // one of these; null: there are none

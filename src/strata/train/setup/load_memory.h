@@ -20,12 +20,12 @@ struct LoadFigures {
   double total_peak = 0;  // in use at its peak
 };
 
-// Of one rank. A device's are those in tensors; zeros where the CPU computes.
+// Memory of one rank. A device's is that in tensors; zeros where the CPU computes.
 struct LoadMemory {
   LoadFigures host, device;
 };
 
-// From construction to finish().
+// Measures from construction to finish().
 class LoadMeter {
  public:
   explicit LoadMeter(at::Device device);

@@ -35,7 +35,7 @@ void check_folder(const std::string& setting, const fs::path& folder) {
   }
 }
 
-// Of what is read and written both by transfers and through a map.
+// For folders of what is read and written both by transfers and through a map.
 void check_mapped_folder(const std::string& setting, const fs::path& folder) {
   check_folder(setting, folder);
   if (has_writable_maps(folder)) return;

@@ -15,7 +15,7 @@ namespace strata::train {
 // that offloading to it would save nothing (ConfigError). Allocates nothing.
 void check_offload_folders(const config::ShardConfig& config);
 
-// The folders of one rank; off where the settings say so. Must outlive what rests in them.
+// The folders of one rank; off where the settings say so. Must outlive what is stored in them.
 struct OffloadFolders {
   std::unique_ptr<ScratchFolder> parameters, state, activations;
 
@@ -30,7 +30,7 @@ struct OffloadFolders {
   FileQueueOptions queue_;
 };
 
-// What a person is told about it: a line each, none when everything rests in memory as it would
+// What a person is told about it: a line each, none when everything is stored in memory as it would
 // without the settings. `device`: where blocks compute.
 std::vector<std::string> describe_offload(const config::ShardConfig& config,
                                           const OffloadFolders& folders, at::Device device);

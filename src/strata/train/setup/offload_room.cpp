@@ -63,7 +63,7 @@ Demand demand_of(const Kind& kind) {
           static_cast<double>(available_bytes(kind.folder))};
 }
 
-// Of all ranks, in rank order. Collective.
+// The demands of all ranks, in rank order. Collective.
 std::vector<Demands> gather_demands(const Demands& own, comm::Group& world) {
   static_assert(sizeof(Demands) == 3 * kKinds * sizeof(double));
   std::vector<Demands> all(static_cast<size_t>(world.size()));

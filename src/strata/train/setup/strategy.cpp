@@ -92,7 +92,7 @@ at::ScalarType scalar_type_of(const std::string& name) {
 }
 
 bool offloads_to_host(const config::ShardConfig& config) {
-  // Gradients and moments follow parameters that rest in files: the update is the CPU's then.
+  // Gradients and moments follow parameters that are stored in files: the update is the CPU's then.
   return config.offload_params || config.offload_param_device != OffloadDevice::kNone ||
          config.offload_optimizer_device != OffloadDevice::kNone;
 }

@@ -16,7 +16,7 @@ namespace strata::train {
 // Throws ConfigError when the sizes do not make up the world.
 comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size, int local_world_size);
 
-// Of the strategy: all but offload_activations, which depends on what computes.
+// The strategy's options: all but offload_activations, which depends on the device.
 shard::ScheduleOptions schedule_options(const config::ShardConfig& config);
 
 // What computes.
@@ -29,14 +29,14 @@ struct Target {
 // The type of a setting's name: float32, bfloat16 or float16.
 at::ScalarType scalar_type_of(const std::string& name);
 
-// Whether homes rest in host memory where a GPU computes.
+// Whether homes are stored in host memory where a GPU computes.
 bool offloads_to_host(const config::ShardConfig& config);
 
 // Whether values that layers compute with stay between steps although the strategy does not ask for
 // it: of whole copies on every rank, where all weights train in fp32 and are converted to 16 bits.
 bool keeps_compute_copies(const config::RunConfig& config, const Target& target);
 
-// Where inputs of recomputed layers rest between the passes. ConfigError for files beside a GPU.
+// Where inputs of recomputed layers rest between the passes. ConfigError for files with a GPU.
 shard::ActivationHomeOptions::Place activation_place(const config::ShardConfig& config,
                                                      const Target& target);
 

@@ -30,7 +30,7 @@ namespace strata::train {
 struct Trainee {
   explicit Trainee(const config::RunConfig& config) : offload(config.shard) {}
 
-  OffloadFolders offload;                 // first: what rests in them goes before
+  OffloadFolders offload;                 // first: what is stored in them goes before
   Json model_config;                      // config.json of the base
   generate::GenerationConfig generation;  // its files' own, where evaluations write answers
   std::unique_ptr<models::Model> model;

@@ -1,4 +1,4 @@
-// Which of a model's weights rest in fp32 whatever the files hold. Never: values.
+// Which of a model's weights are stored in fp32 whatever the files hold. Never: values.
 #pragma once
 
 #include "strata/comm/mesh.h"
