@@ -186,6 +186,19 @@ def test_rows_beyond_the_models_positions(flags, warning, inputs, tmp_path):
         assert log.count("warning: " + warning.format(data=data)) == 1
 
 
+@pytest.mark.parametrize("family, key", [("gptj", "n_positions"), ("codegen", "n_positions"), ("mpt", "max_seq_len")])
+def test_rows_beyond_the_positions_of_older_families(family, key, inputs, tmp_path):
+    """Whose config.json has another name for them."""
+    model = shutil.copytree(inputs.model("plain"), tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    config.pop("max_position_embeddings")
+    (model / "config.json").write_text(json.dumps(config | {"model_type": family, key: 100}))
+    data = save(tmp_path, [{"text": "x" * 120}])
+    done = subprocess.run([PROGRAM, "preview", "--model_name_or_path", model, "--dataset_name", data, "--max_length", "150"],
+                          capture_output=True, text=True, env=environment())
+    assert f"1 row is longer than the 100 tokens of the model's {key}" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("scaling, warns", [
     (None, True), ({"rope_type": "linear", "factor": 2.0}, False), ({"rope_type": "yarn", "factor": 1.5}, True),
     ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, False),

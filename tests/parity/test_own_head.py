@@ -82,6 +82,24 @@ def test_what_peft_wrote_is_what_it_was(inputs, base, tmp_path, name):
     assert found == [reference_ids(model, prompt)[:8] for prompt in prompts]
 
 
+@pytest.mark.parametrize("name", ["minicpm3", "gemma2", "lfm2"])
+def test_families_that_are_tied_where_the_file_does_not_say(inputs, tmp_path, name):
+    base, data = shutil.copytree(inputs.model(name), tmp_path / "base"), inputs.data("messages")
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({key: value for key, value in config.items() if not key.startswith("tie_")}))
+    tensors = load_file(base / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    noise = torch.randn(embedding.shape, generator=torch.Generator().manual_seed(1))
+    save_file(tensors | {"lm_head.weight": embedding + 0.05 * noise}, base / "model.safetensors", {"format": "pt"})
+    assert reference(base).config.tie_word_embeddings
+    target = "q_b_proj" if name == "minicpm3" else "q_proj"
+    run = run_strata(base_flags(base, data, tmp_path / "run", use_peft=True, lora_r=2, max_steps=4, eval_steps=4, learning_rate=2e-2,
+                                trainable_token_indices="[3, 40, 50]", lora_target_modules=[target], **EVALUATED))
+    loss = pytest.approx(measured(run), abs=1e-5)
+    assert eval_loss(PeftModel.from_pretrained(reference(base), run.folder), base, data) == loss
+    assert merged_loss(base, run.folder, tmp_path / "merged", data) == loss
+
+
 def test_new_tokens_keep_both(inputs, tmp_path):
     """With rows for new tokens both weights go into the adapter's file, as PEFT saves them."""
     base = tmp_path / "base"

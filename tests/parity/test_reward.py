@@ -38,7 +38,7 @@ CASES = {
     # Steep: at 5e-3 eight steps make 1e-3 out of how processors round.
     **{name: dict(model=name, learning_rate=1e-3) for name in ("mixtral", "gemma3")},
     **{name: dict(model=name, learning_rate=5e-4) for name in ("gpt_oss", "hunyuan_v1_moe")},
-    **{name: dict(model=name) for name in ("seed_oss", "helium", "minicpm3", "arcee", "exaone4", "hunyuan", "ministral3")},
+    **{name: dict(model=name) for name in ("seed_oss", "helium", "minicpm3", "olmo", "arcee", "exaone4", "hunyuan", "ministral3")},
     # The bias of a final norm moves both rewards alike: only a centred loss says where they are.
     "gpt2": dict(model="gpt2", center_rewards_coefficient=0.3),
     "opt": dict(model="opt", center_rewards_coefficient=0.3),
@@ -65,7 +65,7 @@ def scorer(inputs):
         with torch.no_grad():
             model.score.weight.normal_(0, 0.3, generator=torch.Generator().manual_seed(3))
         # What TRL's disable_dropout does not reach.
-        for key in {"helium": ["attention_dropout"], "bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
+        for key in {"helium": ["attention_dropout"], "olmo": ["attention_dropout"], "bigcode": ["attn_pdrop"], "gpt_neox": ["attention_dropout"], "opt": ["dropout"],
                     "opt_350m": ["dropout"], "seed_oss": ["residual_dropout", "attention_dropout"],
                     "starcoder2": ["residual_dropout", "attention_dropout", "embedding_dropout"],
                     "falcon": ["hidden_dropout"], "falcon_40b": ["hidden_dropout"], "bloom": ["hidden_dropout"]}.get(name, []):

@@ -309,7 +309,7 @@ const std::map<std::string, Family>& families() {
        {.create = create_layers<parse_nemotron_h_config, make_nemotron_h_layers>,
         .classifier = nullptr,
         .expert_layers = {{"up_proj", "up_proj", 0}, {"down_proj", "down_proj", 0}}}},
-      {"olmo", {create_rotary_decoder<parse_olmo_config>, nullptr}},
+      {"olmo", {create_rotary_decoder<parse_olmo_config>, "OlmoForSequenceClassification"}},
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},

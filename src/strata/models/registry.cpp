@@ -99,6 +99,12 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
         "one of these families",
         type, fmt::join(supported_model_types(), ", "));
   }
+  const bool is_decoder = !family->second.has_encoder && family->second.head_dense == nullptr;
+  if (is_decoder && !ConfigReader(config).boolean("is_causal", true)) {
+    throw ConfigError(
+        "config.json: found is_causal = False, expected True; use a checkpoint of a model whose "
+        "tokens see those before them alone");
+  }
   open_vector_math();
   leave_onednn_out();
   return family->second.create(config, options);

@@ -13,8 +13,8 @@ struct SizeNames {
   const char* own;
   const char* shared;
 
-  // The name under which the file gives the size, its own first.
-  const char* said(const ConfigReader& config) const { return config.has(own) ? own : shared; }
+  // The name under which the file gives the size; of two the shared one counts, as in transformers.
+  const char* said(const ConfigReader& config) const { return config.has(shared) ? shared : own; }
 };
 
 }  // namespace strata::models

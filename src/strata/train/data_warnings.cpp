@@ -170,7 +170,7 @@ std::vector<std::string> rating_warnings(const config::RunConfig& config,
 // What a document should not be longer than, and why.
 struct LengthLimit {
   int64_t tokens;
-  const char* name;
+  std::string name;
 };
 
 // As the reference's tokenizer warns: it cuts nothing either.
@@ -206,9 +206,10 @@ std::vector<LengthLimit> length_limits(const config::RunConfig& config, const Mo
   const int64_t positions = model.positions - config.lora.num_virtual_tokens;
   if (model.positions == 0) return limits;
   if (!limits.empty() && limits[0].tokens == positions) limits.clear();
-  limits.push_back({positions, config.lora.num_virtual_tokens == 0
-                                   ? "model's max_position_embeddings"
-                                   : "model's max_position_embeddings behind virtual tokens"});
+  limits.push_back(
+      {positions,
+       fmt::format("model's {}{}", model.positions_key,
+                   config.lora.num_virtual_tokens == 0 ? "" : " behind virtual tokens")});
   return limits;
 }
 

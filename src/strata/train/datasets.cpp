@@ -17,6 +17,14 @@
 namespace strata::train {
 namespace {
 
+// The key of config.json that says how many positions the model was made with. T5's n_positions
+// means nothing.
+const char* positions_key(const Json& model) {
+  const Json type = model.value("model_type", Json());
+  if (type == "gptj" || type == "codegen") return "n_positions";
+  return type == "mpt" ? "max_seq_len" : "max_position_embeddings";
+}
+
 // Of a model's config.json; 0 where it names none. Scaled positions reach further than those that
 // the model was first made with.
 int64_t positions_of(const Json& model) {
@@ -24,7 +32,7 @@ int64_t positions_of(const Json& model) {
     const auto it = object.find(key);
     return it != object.end() && it->is_number() ? it->get<double>() : fallback;
   };
-  const double own = number(model, "max_position_embeddings", 0);
+  const double own = number(model, positions_key(model), 0);
   double positions = own;
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto rope = model.find(key);
@@ -138,6 +146,7 @@ ModelLimits read_model_limits(const config::ModelConfig& config) {
     limits.vocab_size = model["vocab_size"].get<int64_t>();
   }
   limits.positions = positions_of(model);
+  limits.positions_key = positions_key(model);
   if (const auto table = models::position_table(model)) {
     limits.positions = table->num_positions;
     limits.table_key = table->key;

@@ -47,6 +47,7 @@ void fetch_tokenizer(const config::ModelConfig& config, const hf::DownloadProgre
 struct ModelLimits {
   int64_t vocab_size = 0;
   int64_t positions = 0;  // max_position_embeddings, or what rope_scaling makes of it
+  std::string positions_key = "max_position_embeddings";
   // Where each position has a row of weights, beyond which nothing is computed: the key that says
   // how many.
   std::string table_key;

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "strata/base/error.h"
+
 namespace strata::models {
 namespace {
 
@@ -40,6 +42,15 @@ TEST(Registry, FamiliesWithARowForEachPositionTellHowMany) {
   EXPECT_FALSE(table_of(R"({"model_type": "llama", "max_position_embeddings": 4096})"));
   EXPECT_FALSE(table_of(R"({"model_type": "unheard_of"})"));
   EXPECT_FALSE(table_of("{}"));
+}
+
+// Tokens that see those behind them, as transformers' masks have it.
+TEST(Registry, RefusesADecoderWithoutCausalAttention) {
+  const auto create = [](const char* config) {
+    return create_model(parse_json(config, "config.json"), {});
+  };
+  EXPECT_THROW(create(R"({"model_type": "llama", "is_causal": false})"), ConfigError);
+  EXPECT_NO_THROW(create(R"({"model_type": "llama", "is_causal": true})"));
 }
 
 }  // namespace
