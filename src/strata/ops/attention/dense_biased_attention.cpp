@@ -59,14 +59,16 @@ class Part {
       of_rows = of_rows.masked_fill(absent, kInfinity);
     }
     at::Tensor slopes;
-    const at::Tensor shares = make_scores(&slopes).sub_(of_rows).exp_();
+    at::Tensor shares = make_scores(&slopes).sub_(of_rows).exp_();
     const at::ScalarType type = q_.scalar_type();
     add_of_keys(product(flat(dropped(shares)).to(type).transpose(1, 2), gradient), sums.dv);
     at::Tensor dscores = dropped(split(product(gradient, v_.transpose(1, 2))));
-    dscores = dscores.sub(of_out).mul_(shares);
+    dscores.sub_(of_out).mul_(shares);
+    shares.reset();  // what follows takes as much again
     if (sums.dbias.defined()) add_bias_gradient(dscores.sum(0), sums.dbias);
     if (slopes.defined()) dscores.mul_(slopes);
     const at::Tensor rounded = flat(dscores).to(type);
+    dscores.reset();
     add_of_keys(gradient_of_keys(rounded, sums), sums.dk);
     return tokens_of(gradient_of_queries(rounded, sums), queries_).to(type);
   }
@@ -128,28 +130,36 @@ class Part {
   // [D * H, L or S, C] of the gradients of scores, in the type of q; those of the tables are added.
   at::Tensor gradient_of_keys(const at::Tensor& dscores,
                               const BiasedAttentionGradients& sums) const {
-    at::Tensor dkeys = product(dscores.transpose(1, 2), q_);
+    // First what takes most memory, while no small tensor lies amid what is free.
+    at::Tensor of_positions;
     if (o_.query_positions.defined()) {
-      dkeys.add_(
-          query_positions().backward(split(dscores), rows_of(sums.dquery_positions), o_.scale));
+      of_positions =
+          query_positions().backward(split(dscores), rows_of(sums.dquery_positions), o_.scale);
     }
+    at::Tensor dkeys = product(dscores.transpose(1, 2), q_);
+    if (of_positions.defined()) dkeys.add_(of_positions);
     return dkeys.mul_(o_.scale);
   }
   at::Tensor gradient_of_queries(const at::Tensor& dscores,
                                  const BiasedAttentionGradients& sums) const {
-    at::Tensor dqueries = product(dscores, k_);
+    at::Tensor of_positions;
     if (o_.key_positions.defined()) {
-      dqueries.add_(
-          key_positions().backward(split(dscores), rows_of(sums.dkey_positions), o_.scale));
+      of_positions =
+          key_positions().backward(split(dscores), rows_of(sums.dkey_positions), o_.scale);
     }
+    at::Tensor dqueries = product(dscores, k_);
+    if (of_positions.defined()) dqueries.add_(of_positions);
     return dqueries.mul_(o_.scale);
   }
 
   // fp32 [D, H, L, S]: queries times keys, and what vectors of positions add, scaled.
   at::Tensor make_products() const {
+    // Made first: what they copy would lie amid the room that one product leaves to the next.
+    std::vector<PositionScores> of_positions;
+    if (o_.key_positions.defined()) of_positions.push_back(key_positions());
+    if (o_.query_positions.defined()) of_positions.push_back(query_positions());
     at::Tensor scores = split(product(q_, k_.transpose(1, 2)));
-    if (o_.key_positions.defined()) key_positions().add_to(scores);
-    if (o_.query_positions.defined()) query_positions().add_to(scores);
+    for (const PositionScores& positions : of_positions) positions.add_to(scores);
     return scores.mul_(o_.scale);
   }
 
@@ -291,14 +301,19 @@ void imagine_positions(const at::Tensor& q, const BiasedAttentionOptions& option
   const auto take = [&](int64_t numel, const at::TensorOptions& type) {
     taken.push_back(at::empty({numel}, type));
   };
+  // Scores and their products of distances; or probabilities, dropped, rounded, and in fp32 again.
+  const int64_t with_products = scores + std::max(products, scores);
+  const int64_t dropped = scores * (options.dropout > 0 ? 2 : 1);
   if (!is_backward) {
     take(4 * tokens, q.options());
-    take(scores + std::max(products, scores), fp32);
+    take(std::max(with_products, dropped + (widens ? 2 * scores : 0)), fp32);
     if (widens) take(tokens, fp32);
     return;
   }
-  take(5 * tokens + products + (is_rounded ? scores : 0), q.options());
-  take(2 * tokens + 2 * scores + (widens ? products : 0), fp32);
+  // In the end the gradients of scores, and where each distance has its own, in both types.
+  const bool is_half_on_gpus = is_rounded && !widens;
+  take(5 * tokens + (is_rounded ? scores : 0) + (is_half_on_gpus ? products : 0), q.options());
+  take(2 * tokens + (is_half_on_gpus ? 2 * scores : scores + products), fp32);
 }
 
 }  // namespace

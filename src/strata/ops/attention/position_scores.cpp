@@ -38,8 +38,10 @@ void PositionScores::add_to(const at::Tensor& scores) const {
 
 at::Tensor PositionScores::backward(const at::Tensor& dscores, const at::Tensor& dtable,
                                     double scale) const {
-  const at::Tensor products =
-      at::zeros({shape_.heads, shape_.documents * rows(), shape_.distances()}, dscores.options());
+  // In the type that they are multiplied in: on CPUs fp32.
+  const at::ScalarType type = dscores.is_cuda() ? dscores.scalar_type() : at::kFloat;
+  const at::Tensor products = at::zeros(
+      {shape_.heads, shape_.documents * rows(), shape_.distances()}, dscores.options().dtype(type));
   scores_in(products).copy_(dscores);
   const at::Tensor of_table = product(products.transpose(1, 2), x_).transpose(0, 1);
   at::Tensor(dtable).add_(side_ == PositionSide::kQueries ? of_table : of_table.flip(0), scale);
