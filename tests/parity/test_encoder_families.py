@@ -103,7 +103,8 @@ OTHERS = {"camembert": ["lm_head.bias", "roberta.pooler.dense.weight"], "mpnet":
           "electra": ["discriminator_predictions.dense.weight", "generator_lm_head.weight"],
           "albert": ["predictions.dense.weight", "sop_classifier.classifier.weight"],
           "deberta-v2": ["lm_predictions.lm_head.bias", "mask_predictions.dense.weight", "cls.predictions.bias",
-                         "deberta.embeddings.position_embeddings.weight"]}
+                         "deberta.embeddings.position_embeddings.weight", "deberta.embeddings.position_embeddings._weight",
+                         "deberta.embeddings.word_embeddings._weight"]}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -116,6 +117,17 @@ def test_names_that_files_have(tmp_path, family):
     equals_transformers(tmp_path, dict(family=family))
     write(tmp_path, {name.removeprefix(body + "."): value for name, value in (weights | others).items()})
     equals_transformers(tmp_path, dict(family=family))
+
+
+def test_a_projection_that_nobody_needs(tmp_path):
+    """As the files of electra-base and -large have one, whose tables are as wide as the model."""
+    settings = dict(family="electra", embedding_size=32)
+    save_encoder(tmp_path, **settings)
+    ones = {"electra.embeddings_project.weight": torch.ones(32, 32), "electra.embeddings_project.bias": torch.ones(32)}
+    weights = weights_of(tmp_path)
+    assert not weights.keys() & ones.keys()
+    write(tmp_path, weights | ones)
+    equals_transformers(tmp_path, settings)
 
 
 def loss_of(folder, family, checkpoint=False):

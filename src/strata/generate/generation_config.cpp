@@ -119,6 +119,9 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.eos_ids = reader.read_ids("eos_token_id");
   result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
   result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
+  // Its class's own, where only config.json is there to ask.
+  const bool is_barts = json.value("model_type", Json()) == "bart";
+  if (is_barts && !json.contains("forced_eos_token_id")) result.forced_eos_ids = {2};
   reader.note_unapplied(unapplied_keys(), result.notes);
   reader.note_unapplied({{"forced_bos_token_id", {}}, {"forced_eos_token_id", {}}},
                         result.forced_notes);

@@ -22,10 +22,20 @@ void fill_with_waves(at::Tensor table) {
   table.copy_(at::where(is_even, angles.sin(), angles.cos()));
 }
 
-// Buffers of the first files, and a table that the reference does not read.
+// Buffers of the first files, and what pretraining left that the reference does not read: a table
+// of positions, DeBERTa-v3's tables before they were shared, ELECTRA's layer between tables and
+// model where both have one width.
 std::vector<std::string> ignored(const BertConfig& c) {
   std::vector<std::string> endings{"embeddings.position_ids"};
   if (!c.has_positions) endings.emplace_back("embeddings.position_embeddings.weight");
+  if (c.names.body == "deberta") {
+    endings.insert(endings.end(), {"embeddings.word_embeddings._weight",
+                                   "embeddings.position_embeddings._weight"});
+  }
+  if (c.names.body == "electra" && !c.has_projection) {
+    endings.insert(endings.end(),
+                   {"electra.embeddings_project.weight", "electra.embeddings_project.bias"});
+  }
   return endings;
 }
 
