@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include "strata/models/registry.h"
+#include "strata/models/rotary_decoder/config.h"
 
 namespace strata::models {
 namespace {
@@ -92,6 +93,15 @@ TEST(RotaryDecoderModel, InitialValues) {
       }
     }
   }
+}
+
+// As GPTJConfig(n_embd=32, hidden_size=64).n_embd in transformers.
+TEST(GptjConfig, TakesTheSharedNameOfASizeThatHasTwo) {
+  const auto size_of = [](const char* config) {
+    return parse_gptj_config(parse_json(config, "config.json")).hidden_size;
+  };
+  EXPECT_EQ(size_of(R"({"n_embd": 32, "hidden_size": 64, "n_head": 4, "rotary_dim": 4})"), 64);
+  EXPECT_EQ(size_of(R"({"n_embd": 32, "n_head": 4, "rotary_dim": 4})"), 32);
 }
 
 }  // namespace
