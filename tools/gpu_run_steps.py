@@ -7,7 +7,7 @@ import sys
 import time
 
 from gpu_check import last_lines
-from gpu_tiny_runs import OWN_FOLDER, largest_difference, losses_of_all, tiny_inputs
+from gpu_tiny_runs import DECODERS, ENCODERS, OWN_FOLDER, PAIRS, largest_difference, losses_of_all, tiny_inputs
 
 
 def cpu_parity(check, seconds, prefix="", **variables):
@@ -80,6 +80,21 @@ def cpu_parity(check, seconds, prefix="", **variables):
             "dpo-followed": (["dpo", "--bf16", "false", "--sync_ref_model", "true", "--ref_model_sync_steps", "3"], 1e-4),
             "orpo": (["orpo", "--bf16", "false"], 1e-4),
             "simpo-lora": (["cpo", "--bf16", "false", "--loss_type", "simpo", "--use_peft", "true"], 1e-4)}
+    return equal_on_the_cpu(check, seconds, rows, prefix, **variables)
+
+
+def family_parity(check, seconds):
+    """As cpu_parity(), for families whose attention, norms or positions are not Llama's; dropout is on."""
+    # At a high rate the losses are those of chaos on any processor.
+    slow = ["--learning_rate", "3e-4"]
+    rows = {name: ([name, "--bf16", "false", *slow], 1e-4) for name in (*DECODERS, *ENCODERS, *PAIRS)}
+    rows |= {f"{name}-bf16": ([name, "--bf16", "true", *slow], 2e-2) for name in ("BLOOM", "GEMMA2", "deberta", "modernbert", "t5", "bart")}
+    rows["deberta-lora"] = (["deberta", "--bf16", "false", "--use_peft", "true", *slow], 1e-4)
+    return equal_on_the_cpu(check, seconds, rows, "family-")
+
+
+def equal_on_the_cpu(check, seconds, rows, prefix, **variables):
+    """`rows` {name: (words of losses_of(), largest relative difference)}."""
     runs = {}
     for name, (flags, _) in rows.items():
         runs[f"{prefix}cpu-{name}"] = (1, *flags, "--use_cpu", "true")

@@ -11,6 +11,29 @@ import time
 from gpu_check import ROOT, last_lines
 
 
+# Families of sft's models, by their names in tests/tiny_llama.py; encoders of texts to classify, in tests/tiny_encoder.py; of
+# pairs of texts.
+DECODERS = ("BLOOM", "FALCON", "GEMMA2", "GEMMA4", "GEMMA4_SMALL", "GPTJ", "GPT_NEO", "MINICPM3", "MPT", "NEMOTRON", "OLMO", "OPT", "PHI")
+ENCODERS = ("albert", "bert", "deberta", "modernbert", "mpnet")
+PAIRS = ("t5", "bart")
+
+
+def save_families(folder):
+    """The models of family_parity()."""
+    import tiny_bart
+    import tiny_encoder
+    import tiny_llama
+    import tiny_t5
+
+    for name in DECODERS:
+        tiny_llama.save_model(folder / name, **getattr(tiny_llama, name))
+    for name in ENCODERS:
+        tiny_encoder.save_encoder(folder / name, name, drops=0.1)
+    tiny_t5.save_t5(folder / "t5", **{**tiny_t5.GATED, "dropout_rate": 0.1})
+    tiny_bart.save_bart(folder / "bart", dropout=0.1)
+    tiny_t5.save_pairs(folder / "texts")
+
+
 def tiny_inputs(check):
     sys.path.insert(0, str(ROOT / "tests"))
     import fp8_files
@@ -36,6 +59,7 @@ def tiny_inputs(check):
         tiny_llama.save_data(folder / "data", "messages", 40, 9)
         tiny_llama.save_data(folder / "pairs", "preference", 40, 9)
         tiny_llama.save_data(folder / "labelled", "labelled", 40, 9)
+        save_families(folder)
     return folder
 
 
@@ -46,7 +70,9 @@ JOBS = {"sft": ("sft", "model", "data"), "mixture": ("sft", "mixture", "data"), 
         **{name: ("sft", name, "data") for name in ("gpt-oss", "gpt-oss-mxfp4", "fp8", "gptq", "delta-rule", "latents", "state-space",
                                                     "convolution", "chunks")},
         "orpo": ("orpo", "model", "pairs"), "cpo": ("cpo", "model", "pairs"),
-        "reward": ("reward", "model", "pairs"), "classify": ("classify", "model", "labelled")}
+        "reward": ("reward", "model", "pairs"), "classify": ("classify", "model", "labelled"),
+        **{name: ("sft", name, "data") for name in DECODERS}, **{name: ("classify", name, "labelled") for name in ENCODERS},
+        **{name: ("seq2seq", name, "texts") for name in PAIRS}}
 
 
 def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
@@ -61,10 +87,11 @@ def losses_of(check, name, seconds, world, *flags, wanted="", **variables):
     flags = [own if word == OWN_FOLDER else word for word in flags]
     steps = [] if "--max_steps" in flags else ["--max_steps", 10]
     rate = [] if "--learning_rate" in flags else ["--learning_rate", "5e-3"]
+    length = "--max_source_length" if recipe == "seq2seq" else "--max_length"
     name_of_sharers = "--sequence_parallel_size"
     sharers = int(flags[flags.index(name_of_sharers) + 1]) if name_of_sharers in flags else 1
     command = [check.programs / "strata", "launch", "--num_processes", world, recipe, "--model_name_or_path",
-               folder / model, "--dataset_name", folder / data, "--output_dir", output, "--max_length", 64,
+               folder / model, "--dataset_name", folder / data, "--output_dir", output, length, 64,
                "--per_device_train_batch_size", 4 * sharers // world, *steps, "--logging_steps", 1, *rate,
                "--save_strategy", "no", "--disable_tqdm", "true", *flags]
     passed, _, text, _ = check.run(name, command, seconds, OMP_NUM_THREADS="2", **variables)
