@@ -9,7 +9,12 @@ from job import made_inputs, run_epoch_of_reference, run_epoch_of_strata
 from measuring import commit, in_turn, machine, option_parser, parse_options, save_page, versions
 
 ROWS, LENGTH = 16, 256
-CASES = {"BERT, full": ("bert", False), "BERT, LoRA": ("bert", True), "ModernBERT, full": ("modernbert", False)}
+CASES = {"BERT, full": ("bert", False), "BERT, LoRA": ("bert", True), "ModernBERT, full": ("modernbert", False),
+         "DeBERTa-v3, full": ("deberta-v2", False), "ALBERT, full": ("albert", False)}
+# Classes of files that have all that a classifier reads but the output layer: with BERT's pooler, because over files without one PEFT
+# trains a branch on it, Strata the whole.
+FAMILIES = {"bert": "BertForPreTraining", "modernbert": "ModernBertForMaskedLM", "deberta-v2": "DebertaV2ForMaskedLM",
+            "albert": "AlbertForPreTraining"}
 HEADER = """| case | reference, rows/s | Strata, rows/s | ratio | reference, MB | Strata, MB | ratio | loss difference |
 |---|---|---|---|---|---|---|---|"""
 
@@ -33,14 +38,16 @@ def made_model(inputs, family):
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(inputs / "model")
     settings = dict(vocab_size=8192, hidden_size=384, num_hidden_layers=8, num_attention_heads=6, max_position_embeddings=512,
-                    intermediate_size=1536 if family == "bert" else 768, pad_token_id=tokenizer.pad_token_id)
-    if family == "bert":
-        settings |= dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    else:
+                    intermediate_size=768 if family == "modernbert" else 1536, pad_token_id=tokenizer.pad_token_id)
+    if family == "modernbert":
         settings |= dict.fromkeys(("bos_token_id", "cls_token_id", "eos_token_id", "sep_token_id"))
+    else:
+        settings |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "pooler_dropout"), 0.0)
+    if family == "deberta-v2":
+        settings |= dict(relative_attention=True, position_buckets=256, norm_rel_ebd="layer_norm", share_att_key=True,
+                         pos_att_type=["p2c", "c2p"], position_biased_input=False)
     torch.manual_seed(0)
-    # With BERT's pooler: over files without one PEFT trains a branch on it, Strata the whole.
-    made = transformers.BertForPreTraining if family == "bert" else transformers.ModernBertForMaskedLM
+    made = getattr(transformers, FAMILIES[family])
     made(transformers.AutoConfig.for_model(family, **settings)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

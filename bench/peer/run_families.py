@@ -24,6 +24,27 @@ FAMILIES = {
     "deepseek_v2": dict(SIZES, **EXPERTS, num_key_value_heads=8, q_lora_rank=None, kv_lora_rank=256, qk_nope_head_dim=64, qk_rope_head_dim=32,
                         v_head_dim=64, first_k_dense_replace=1, n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1),
 }
+PLAIN = dict(hidden_size=512, num_hidden_layers=8, num_attention_heads=8, vocab_size=8192, bos_token_id=0, eos_token_id=2, pad_token_id=3)
+OF_GPT2 = dict(n_embd=512, n_layer=8, n_head=8, n_positions=2048, vocab_size=8192, bos_token_id=0, eos_token_id=2, pad_token_id=3,
+               resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+MAMBA = dict(mamba_n_heads=16, mamba_d_head=64, mamba_d_state=64, mamba_n_groups=1)
+FAMILIES |= {
+    "gpt2": OF_GPT2,
+    "gptj": dict(OF_GPT2, rotary_dim=32),
+    "gpt_neox": dict(PLAIN, intermediate_size=2048, max_position_embeddings=2048, hidden_dropout=0.0, attention_dropout=0.0),
+    "opt": dict(PLAIN, ffn_dim=2048, max_position_embeddings=2048, word_embed_proj_dim=512, dropout=0.0),
+    "bloom": dict(PLAIN, n_layer=8, n_head=8),
+    "falcon": dict(PLAIN, multi_query=True, parallel_attn=True, new_decoder_architecture=False),
+    "phi": dict(SIZES, num_key_value_heads=8),
+    "cohere2": dict(SIZES, sliding_window=256),
+    "gemma2": dict(SIZES, head_dim=64, query_pre_attn_scalar=64, sliding_window=256),
+    "minicpm3": dict(SIZES, num_key_value_heads=8, kv_lora_rank=128, q_lora_rank=192, qk_nope_head_dim=48, qk_rope_head_dim=16, v_head_dim=64),
+    "bamba": dict(SIZES, **MAMBA, attn_layer_indices=[3, 7]),
+    "falcon_h1": dict(SIZES, **MAMBA, mamba_d_ssm=1024),
+    "lfm2": dict(SIZES, layer_types=(["conv"] * 2 + ["full_attention"] * 2) * 2),
+    "gpt_oss": dict(SIZES, num_hidden_layers=4, intermediate_size=256, head_dim=64, num_local_experts=16, num_experts_per_tok=4,
+                    sliding_window=256),
+}
 CASES = {
     "full": Case("full", False, 2),
     "LoRA, checkpointing": Case("lora", True, 2),
