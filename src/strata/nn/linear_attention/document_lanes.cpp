@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "strata/libtorch/host_copies.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/nn/chosen_rows.h"
 
 namespace strata::nn {
@@ -88,8 +89,9 @@ const DocumentLanes& LaneTable::of(const Batch& batch) {
     return lanes_;
   }
   lanes_ = {};
-  const auto make = kind_ == Kind::kPacked ? make_packed_lanes : make_lanes;
-  lanes_ = make(batch.offsets, batch.positions.device());
+  const at::Device device = batch.positions.device();
+  const bool is_packed = kind_ == Kind::kPacked && is_for_cuda(device);
+  lanes_ = (is_packed ? make_packed_lanes : make_lanes)(batch.offsets, device);
   positions_ = batch.positions;
   positions_version_ = batch.positions._version();
   return lanes_;

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "strata/nn/batch.h"
+#include "strata/ops/linear_attention/chunk_lanes.h"
 
 namespace strata::nn {
 
@@ -28,6 +29,8 @@ struct DocumentLanes {
   at::Tensor is_same = {}, goes_on = {};
 
   int64_t num_places() const { return num_lanes * num_chunks * chunk_size; }
+  // Requires lanes that are not packed, or of one document each.
+  ops::ChunkLanes chunks() const { return {num_lanes, num_chunks, chunk_size, source, keeps}; }
 };
 
 // Tokens of a chunk where none of what it is made for has more than `most_tokens`: a power of two.
@@ -46,6 +49,7 @@ at::Tensor in_lanes(const at::Tensor& x, const DocumentLanes& lanes);
 // Threads: one at a time. Memory: the lanes of the last batch asked for, which layers share.
 class LaneTable {
  public:
+  // Packed ones on GPUs alone: what a CPU computes ends with a chunk's last token.
   enum class Kind { kOwnChunks, kPacked };
   explicit LaneTable(Kind kind = Kind::kOwnChunks) : kind_(kind) {}
   const DocumentLanes& of(const Batch& batch);

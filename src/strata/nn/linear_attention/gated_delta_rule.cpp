@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/libtorch/without_autograd.h"
 #include "strata/nn/chosen_rows.h"
 #include "strata/nn/function_state.h"
@@ -176,6 +177,7 @@ at::Tensor value_heads(const at::Tensor& x, const DeltaShape& s, const HeadRange
 // [T, value channels].
 at::Tensor run_heads(const DeltaCall& call, const at::Tensor& qkv, const at::Tensor& g,
                      const at::Tensor& beta) {
+  if (!is_for_cuda(qkv)) return ops::delta_rule(qkv, g, beta, call.shape, call.lanes.chunks());
   const at::Tensor out = at::empty({qkv.size(0), call.shape.value_channels()}, qkv.options());
   for_each_range(call, [&](const HeadRange& range) {
     const Heads heads = heads_of(qkv, g, beta, call.shape, range);
@@ -201,6 +203,11 @@ struct DeltaFunction : torch::autograd::Function<DeltaFunction> {
     const auto& call = load_state<DeltaCall>(context);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor dout = gradients[0].contiguous();
+    if (!is_for_cuda(dout)) {
+      const ops::DeltaRuleGradients d = ops::delta_rule_backward(dout, saved[0], saved[1], saved[2],
+                                                                 call.shape, call.lanes.chunks());
+      return {at::Tensor(), at::Tensor(), d.dqkv, d.dg, d.dbeta};
+    }
     const variable_list whole{at::empty_like(saved[0]), at::empty_like(saved[1]),
                               at::empty_like(saved[2])};
     for_each_range(call, [&](const HeadRange& range) {

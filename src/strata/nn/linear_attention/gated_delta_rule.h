@@ -1,6 +1,7 @@
 // The gated delta rule as an autograd function: linear attention whose state forgets at a rate of
 // its own and is corrected by what it does not yet say. Owns: the rule over chunks and its
-// backward. Never: projections, convolution, norms. Source: Yang, Kautz and Hatamizadeh 2024
+// backward. Never: projections, convolution, norms, kernels. Source: Yang, Kautz and Hatamizadeh
+// 2024
 // ("Gated Delta Networks"); in chunks by the UT transform of Yang et al. 2024 ("DeltaNet").
 //
 // Of each value head, token by token, in fp32:
@@ -15,23 +16,17 @@
 
 #include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/linear_attention/document_lanes.h"
+#include "strata/ops/linear_attention/delta_rule.h"
 
 namespace strata::nn {
 
-struct DeltaShape {
-  int64_t num_key_heads;
-  int64_t num_value_heads;  // a multiple: consecutive value heads share a key head
-  int64_t key_dim;
-  int64_t value_dim;
-
-  int64_t key_channels() const { return num_key_heads * key_dim; }
-  int64_t value_channels() const { return num_value_heads * value_dim; }
-};
+using ops::DeltaShape;
 
 // qkv [T, 2 * key_channels + value_channels], q, k and v side by side; g fp32 and beta [T, value
 // heads]. Returns [T, value_channels] in the type of qkv.
-// Memory: keeps its arguments; computes some heads at a time, in forward and backward, with some
-// 512 MiB for those (more only where one head takes more). `kept`: kept_attention.h.
+// Memory: keeps its arguments. On GPUs it computes some heads at a time, in forward and backward,
+// with some 512 MiB for those (more only where one head takes more); on CPUs ops::delta_rule does.
+// `kept`: kept_attention.h.
 at::Tensor gated_delta_rule(const at::Tensor& qkv, const at::Tensor& g, const at::Tensor& beta,
                             const DeltaShape& shape, const DocumentLanes& lanes,
                             KeptAttention* kept = nullptr);

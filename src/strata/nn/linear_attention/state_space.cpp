@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "strata/base/activity_timer.h"
+#include "strata/libtorch/planned_device.h"
 #include "strata/nn/function_state.h"
 #include "strata/nn/linear_attention/state_space_chunks.h"
 
@@ -24,6 +25,16 @@ struct StateSpaceCall {
   at::Tensor rate() const { return weights.log_rate->value().to(at::kFloat).exp().neg(); }
   at::Tensor skip() const { return weights.skip->value().to(at::kFloat); }
 };
+
+// Whether the CPU's kernel computes it.
+bool has_kernel(const StateSpaceCall& call, const at::Tensor& xbc) {
+  return !is_for_cuda(xbc) && !call.lanes.is_same.defined();
+}
+
+ops::StateSpaceInputs kernel_inputs(const StateSpaceCall& call, const at::Tensor& xbc,
+                                    const at::Tensor& steps) {
+  return {xbc, steps, call.rate(), call.skip()};
+}
 
 // Heads at a time: what chunks, states and rows of one take in backward.
 int64_t heads_at_once(const StateSpaceCall& call) {
@@ -95,11 +106,46 @@ at::Tensor run_heads(const StateSpaceCall& call, const at::Tensor& xbc, const at
   return out;
 }
 
+// The same backward by libtorch's operations, some heads at a time.
+ops::StateSpaceGradients heads_backward(const StateSpaceCall& call, const at::Tensor& xbc,
+                                        const at::Tensor& steps, const at::Tensor& dy) {
+  const StateSpaceShape& s = call.shape;
+  const at::Tensor dxbc = at::empty_like(xbc), dsteps = at::empty_like(steps);
+  const at::Tensor rate = call.rate(), skip = call.skip();
+  const at::Tensor drate = at::empty_like(rate), dskip = at::empty_like(skip);
+  at::Tensor db, dc;  // of the group so far
+  for_each_range(call, [&](const HeadRange& range) {
+    const auto of_heads = [&](const at::Tensor& x, int64_t dim) {
+      return x.narrow(dim, range.first, range.count);
+    };
+    const at::Tensor dout = rows_of(dy, s, range).to(at::kFloat);
+    const Views views = views_of(xbc, s, range), d = views_of(dxbc, s, range);
+    const SpaceGradients of_range =
+        chunks_backward(inputs_of(call, xbc, steps, range), dout, call.lanes);
+    const at::Tensor through = dout * of_heads(skip, 0).unsqueeze(1);
+    d.x.copy_(of_range.x + through);
+    of_heads(dsteps, 1).copy_(of_range.steps);
+    of_heads(drate, 0).copy_(of_range.rate);
+    of_heads(dskip, 0).copy_((dout * views.x).sum(at::IntArrayRef{0, 2}));
+    const bool is_first = range.first == range.group * s.heads_of_group();
+    db = is_first ? of_range.b : db.add_(of_range.b);
+    dc = is_first ? of_range.c : dc.add_(of_range.c);
+    if (range.first + range.count < (range.group + 1) * s.heads_of_group()) return;
+    d.b.copy_(db);
+    d.c.copy_(dc);
+  });
+  return {dxbc, dsteps, drate, dskip};
+}
+
 struct StateSpaceFunction : torch::autograd::Function<StateSpaceFunction> {
   static at::Tensor forward(AutogradContext* context, const StateSpaceCall& call,
                             KeptAttention* kept, const at::Tensor& xbc, const at::Tensor& steps) {
     const ActivityTimer timer(Activity::kAttention);
     const auto compute = [&] {
+      if (has_kernel(call, xbc)) {
+        return ops::AttentionResult{
+            ops::state_space(kernel_inputs(call, xbc, steps), call.shape, call.lanes.chunks()), {}};
+      }
       return ops::AttentionResult{run_heads(call, xbc, steps, nullptr), {}};
     };
     const at::Tensor out = once(kept, compute).out;
@@ -111,38 +157,18 @@ struct StateSpaceFunction : torch::autograd::Function<StateSpaceFunction> {
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const ActivityTimer timer(Activity::kAttention);
     const auto& call = load_state<StateSpaceCall>(context);
-    const StateSpaceShape& s = call.shape;
     const variable_list saved = context->get_saved_variables();
-    const at::Tensor &xbc = saved[0], &steps = saved[1], dy = gradients[0].contiguous();
-    const at::Tensor dxbc = at::empty_like(xbc), dsteps = at::empty_like(steps);
-    const at::Tensor rate = call.rate(), skip = call.skip();
-    const at::Tensor drate = at::empty_like(rate), dskip = at::empty_like(skip);
-    at::Tensor db, dc;  // of the group so far
-    for_each_range(call, [&](const HeadRange& range) {
-      const auto of_heads = [&](const at::Tensor& x, int64_t dim) {
-        return x.narrow(dim, range.first, range.count);
-      };
-      const at::Tensor dout = rows_of(dy, s, range).to(at::kFloat);
-      const Views views = views_of(xbc, s, range), d = views_of(dxbc, s, range);
-      const SpaceGradients of_range =
-          chunks_backward(inputs_of(call, xbc, steps, range), dout, call.lanes);
-      const at::Tensor through = dout * of_heads(skip, 0).unsqueeze(1);
-      d.x.copy_(of_range.x + through);
-      of_heads(dsteps, 1).copy_(of_range.steps);
-      of_heads(drate, 0).copy_(of_range.rate);
-      of_heads(dskip, 0).copy_((dout * views.x).sum(at::IntArrayRef{0, 2}));
-      const bool is_first = range.first == range.group * s.heads_of_group();
-      db = is_first ? of_range.b : db.add_(of_range.b);
-      dc = is_first ? of_range.c : dc.add_(of_range.c);
-      if (range.first + range.count < (range.group + 1) * s.heads_of_group()) return;
-      d.b.copy_(db);
-      d.c.copy_(dc);
-    });
+    const at::Tensor dy = gradients[0].contiguous();
+    const ops::StateSpaceGradients d =
+        has_kernel(call, saved[0])
+            ? ops::state_space_backward(dy, kernel_inputs(call, saved[0], saved[1]), call.shape,
+                                        call.lanes.chunks())
+            : heads_backward(call, saved[0], saved[1], dy);
     if (call.weights.log_rate->requires_grad()) {
-      call.weights.log_rate->accumulate_grad(drate.mul_(rate));
+      call.weights.log_rate->accumulate_grad(d.drate * call.rate());
     }
-    if (call.weights.skip->requires_grad()) call.weights.skip->accumulate_grad(dskip);
-    return {at::Tensor(), at::Tensor(), dxbc, dsteps};
+    if (call.weights.skip->requires_grad()) call.weights.skip->accumulate_grad(d.dskip);
+    return {at::Tensor(), at::Tensor(), d.dxbc, d.dsteps};
   }
 };
 

@@ -15,19 +15,11 @@
 #include "strata/nn/attention/kept_attention.h"
 #include "strata/nn/linear_attention/document_lanes.h"
 #include "strata/nn/parameter.h"
+#include "strata/ops/linear_attention/state_space.h"
 
 namespace strata::nn {
 
-struct StateSpaceShape {
-  int64_t num_heads;
-  int64_t head_dim;
-  int64_t num_groups;  // divides the heads
-  int64_t state_dim;
-
-  int64_t channels() const { return num_heads * head_dim; }
-  int64_t group_channels() const { return num_groups * state_dim; }  // of B, and of C
-  int64_t heads_of_group() const { return num_heads / num_groups; }
-};
+using ops::StateSpaceShape;
 
 // [heads] each.
 struct StateSpaceWeights {
@@ -37,8 +29,9 @@ struct StateSpaceWeights {
 
 // xbc [T, channels + 2 * group_channels], x, B and C side by side; steps fp32 [T, heads]. Returns
 // [T, channels] in the type of xbc.
-// Memory: keeps its arguments; computes some heads of a group at a time, in forward and backward,
-// with some 512 MiB for those (more only where one head takes more). `kept`: kept_attention.h.
+// Memory: keeps its arguments. On GPUs, and in lanes that several documents share, it computes some
+// heads of a group at a time, in forward and backward, with some 512 MiB for those (more only where
+// one head takes more); else ops::state_space does. `kept`: kept_attention.h.
 at::Tensor state_space(const at::Tensor& xbc, const at::Tensor& steps,
                        const StateSpaceWeights& weights, const StateSpaceShape& shape,
                        const DocumentLanes& lanes, KeptAttention* kept = nullptr);
