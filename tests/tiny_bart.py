@@ -1,4 +1,4 @@
-"""Small random BART checkpoints, for tests of seq2seq. Everything is a pure function of its arguments; nothing is downloaded."""
+"""Small random checkpoints of BART, mBART, M2M-100, Pegasus and Marian, for tests of seq2seq. Everything is a pure function of its arguments; nothing is downloaded."""
 
 from tiny_llama import WORDS
 from tiny_t5 import LABELS
@@ -21,21 +21,24 @@ def save_words(folder):
     return len(vocabulary)
 
 
-def save_bart(folder, vocab_size=None, tokenizer=True, scale=0.2, **settings):
+def save_bart(folder, vocab_size=None, tokenizer=True, scale=0.2, family="Bart", **settings):
     """Checkpoint folder; all weights random and large enough that losses move within few steps."""
     import torch
-    from transformers import BartConfig, BartForConditionalGeneration
+    import transformers
 
     folder.mkdir(parents=True, exist_ok=True)
     size = save_words(folder) if tokenizer else 0
     torch.manual_seed(0)
-    model = BartForConditionalGeneration(BartConfig(vocab_size=vocab_size or size, **{**PLAIN, **settings}))
+    config, model = (getattr(transformers, family + end) for end in ("Config", "MTModel" if family == "Marian" else "ForConditionalGeneration"))
+    model = model(config(vocab_size=vocab_size or size, **{**PLAIN, **settings}))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name and name.endswith("weight"):
                 parameter.uniform_(0.7, 1.3)
-            else:
+            elif parameter.requires_grad:
                 parameter.normal_(0, scale)
+        if family == "Marian":
+            model.final_logits_bias.normal_()
     model.generation_config.update(forced_bos_token_id=settings.get("forced_bos_token_id"))
     model.save_pretrained(folder)
     return folder

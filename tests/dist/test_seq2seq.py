@@ -32,6 +32,11 @@ KINDS = {
     "umt5": ("umt5", {}),
     "bart": ("bart", {}),
     "bart_lora": ("bart", dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2)),
+    "mbart_lora": ("mbart", dict(use_peft=True, lora_r=3, lora_alpha=12, lora_dropout=0.2, lora_target_modules=r".*(q_proj|v_proj)")),
+    "mbart": ("mbart", {}),
+    "m2m_100": ("m2m_100", {}),
+    "pegasus": ("pegasus", {}),
+    "marian": ("marian", {}),
     "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),
 }
 # Sizes that no world size divides, dropout, units of every kind.
@@ -40,13 +45,18 @@ MODELS = {"gated": dict(GATED, d_model=21, d_ff=29, dropout_rate=0.2, own_head=T
           "wide": dict(d_model=64, d_ff=72, dropout_rate=0.2),
           "umt5": dict(family="UMT5", d_model=21, d_ff=29, dropout_rate=0.2),
           "bart": dict(d_model=21, encoder_ffn_dim=29, decoder_ffn_dim=27, dropout=0.2, attention_dropout=0.1, activation_dropout=0.1)}
+MODELS |= {"mbart": dict(MODELS["bart"], family="MBart", decoder_start_token_id=2),
+           # All ranks leave out the same layers.
+           "m2m_100": dict(MODELS["bart"], family="M2M100", encoder_layerdrop=0.3, decoder_layerdrop=0.3),
+           "pegasus": dict(MODELS["bart"], family="Pegasus"),
+           "marian": dict(MODELS["bart"], family="Marian", pad_token_id=1, decoder_start_token_id=1, eos_token_id=2, forced_eos_token_id=2)}
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seq2seq")
     for name, settings in MODELS.items():
-        (save_bart if name == "bart" else save_t5)(folder / name, **settings)
+        (save_bart if "encoder_ffn_dim" in settings else save_t5)(folder / name, **settings)
     # Targets of one length and no batch to fill up: the mean over batches is that over rows.
     save_pairs(folder / "data", train=36, validation=12)
     return folder
@@ -99,6 +109,10 @@ def unsharded(place, tmp_path_factory):
     ("bart", 2, dict(gradient_checkpointing=True)),
     ("bart", 3, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
     ("bart_lora", 2, dict(activation_checkpointing="attention", fsdp_transformer_layer_cls_to_wrap="BartEncoderLayer,BartDecoderLayer")),
+    ("mbart_lora", 2, dict(activation_checkpointing="attention")),
+    ("m2m_100", 2, dict(gradient_checkpointing=True)),
+    ("pegasus", 2, {}),
+    ("marian", 2, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
     ("nf4_dora", 2, dict(gradient_checkpointing=True)),
     ("int8_ia3", 3, dict(sharding_strategy="SHARD_GRAD_OP")),
     ("nf4_vera", 2, dict(fsdp_offload_params=True)),
@@ -116,9 +130,10 @@ def test_every_layout_trains_alike(place, unsharded, tmp_path, kind, world, more
             assert ours["eval_accuracy"] == theirs["eval_accuracy"]
 
 
-def test_resumed_run_is_the_uninterrupted_one(place, tmp_path):
-    whole = run(place, tmp_path / "whole", "lora", 2, save_strategy="steps", save_steps=3)
-    first = flags(place, tmp_path / "cut", "lora", 2, save_strategy="steps", save_steps=3)
+@pytest.mark.parametrize("kind", ["lora", "marian"])
+def test_resumed_run_is_the_uninterrupted_one(place, tmp_path, kind):
+    whole = run(place, tmp_path / "whole", kind, 2, save_strategy="steps", save_steps=3)
+    first = flags(place, tmp_path / "cut", kind, 2, save_strategy="steps", save_steps=3)
     run_strata(first, 2, recipe="seq2seq")
     last = tmp_path / "cut" / f"checkpoint-{STEPS}"
     for file in sorted(last.rglob("*"), reverse=True):
@@ -196,8 +211,9 @@ def test_models_and_recipes_that_do_not_fit(place, inputs, tmp_path):
     assert "--source_prefix: found with the recipe sft" in found.stderr
 
 
-def test_planned_memory_is_the_measured(place, tmp_path):
-    found = run(place, tmp_path / "out", "full", 2, gradient_checkpointing=True)
+@pytest.mark.parametrize("kind", ["full", "mbart", "pegasus"])
+def test_planned_memory_is_the_measured(place, tmp_path, kind):
+    found = run(place, tmp_path / "out", kind, 2, gradient_checkpointing=True)
     line = next(line for line in found.text.splitlines() if line.startswith("memory: planned"))
     planned, measured = line.split("tensors planned ")[1].rstrip(")").split(", measured ")
     assert planned == measured, line

@@ -42,7 +42,7 @@ def run_reference(model, pairs):
 def compare_bart(tensors, model, loss, logits, limit=1e-5):
     """Biases of keys have no gradient but that of rounding."""
     for name, parameter in model.named_parameters():
-        if name.endswith("k_proj.bias"):
+        if name.endswith("k_proj.bias") and "grad:" + name in tensors:
             of_values = dict(model.named_parameters())[name.replace("k_proj", "v_proj")].grad.norm()
             assert tensors["grad:" + name].norm() < 1e-5 * of_values
             tensors["grad:" + name] = parameter.grad.clone()
@@ -168,7 +168,7 @@ def test_what_adds_to_logits_is_refused(tmp_path):
 
 @pytest.mark.parametrize("change,message", [
     (dict(activation_function="tanh"), 'found activation_function "tanh", expected gelu_new'),
-    (dict(encoder_layerdrop=0.1), "found encoder_layerdrop = 0.1, expected 0"),
+    (dict(encoder_layerdrop=1.0), "found encoder_layerdrop = 1, expected a number from 0 on"),
     (dict(decoder_attention_heads=5), "found d_model = 24, expected a multiple of decoder_attention_heads = 5"),
     (dict(decoder_start_token_id=None), "found decoder_start_token_id = null, expected a token"),
     (dict(decoder_start_token_id=VOCABULARY), f"found decoder_start_token_id = {VOCABULARY}, expected a token"),

@@ -4,7 +4,7 @@
 //
 // Request: {"model": folder, "adapter": folder | absent, "pairs": [{"source": ids, "target": ids}],
 // "checkpointing": "none" | "selective" | "attention" | "full", "training": bool, "max_new_tokens":
-// n, "eos": id, "forced_bos": id, "forced_eos": id}.
+// n, "start": id, "eos": id, "forced_bos": id, "forced_eos": id, "banned": ids}.
 #include <cstdio>
 #include <exception>
 
@@ -118,7 +118,8 @@ void run_probe(const Json& request, const std::string& output) {
   comm::Mesh mesh{comm::make_single_group(), comm::make_single_group(), comm::make_single_group()};
   const config::RunConfig config = settings_of(request);
   const auto trainee = train::assemble(config, mesh);
-  const nn::Batch batch = batch_of(request.at("pairs"), trainee->model->decoder_start_id().value());
+  const int64_t start = trainee->model->decoder_start_id().value();
+  const nn::Batch batch = batch_of(request.at("pairs"), start);
   Writer writer;
   writer.add("logits", all_logits(*trainee, batch));
   const auto trained = static_cast<double>(batch.targets.ne(-100).sum().item<int64_t>());
@@ -140,9 +141,11 @@ void run_probe(const Json& request, const std::string& output) {
   const auto answers =
       train::greedy_answers(batch,
                             {.max_new_tokens = request.value("max_new_tokens", int64_t{8}),
+                             .start = request.value("start", start),
                              .eos_ids = {request.value("eos", 1)},
                              .forced_first = request.value("forced_bos", int64_t{-1}),
-                             .forced_last = request.value("forced_eos", int64_t{-1})},
+                             .forced_last = request.value("forced_eos", int64_t{-1}),
+                             .banned_ids = request.value("banned", std::vector<int32_t>{})},
                             *trainee);
   report["answers"] = answers.value();
   std::printf("%s\n", dump_python(report, /*indent=*/-1).c_str());

@@ -73,6 +73,22 @@ Json join_all(const Json& request) {
           {"gives_types", tokenizer.gives_token_types()}};
 }
 
+// Texts as sources and as targets, where a tokenizer knows languages in those of the request.
+Json translate_all(const Json& request) {
+  const auto tokenizer = Tokenizer::load(request.at("folder").get<std::string>());
+  if (request.contains("source")) {
+    tokenizer->set_languages(request.at("source"), request.at("target"), "languages");
+  }
+  Json sources = Json::array(), targets = Json::array();
+  for (const Json& item : request.at("texts")) {
+    const auto text = item.get<std::string>();
+    const int64_t max_length = request.value("max_length", int64_t{0});
+    sources.push_back(tokenizer->encode_texts(text, std::nullopt, max_length).ids);
+    targets.push_back(tokenizer->encode_target(text, max_length).ids);
+  }
+  return {{"sources", sources}, {"targets", targets}};
+}
+
 Json decode(const Json& request) {
   const Tokenizer& tokenizer = tokenizer_of(request.at("folder"));
   const auto ids = request.at("ids").get<std::vector<int32_t>>();
@@ -128,6 +144,7 @@ Json answer(const Json& request) {
   if (what == "encode") return encode(request);
   if (what == "encode_all") return encode_all(request);
   if (what == "join_all") return join_all(request);
+  if (what == "translate_all") return translate_all(request);
   if (what == "decode") return decode(request);
   if (what == "describe") return describe(request);
   if (what == "render") return render(request);

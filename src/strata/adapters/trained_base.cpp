@@ -22,7 +22,8 @@ std::vector<AdapterTensor> trained_biases(const LoraOptions& options, models::Mo
   for (models::Block* block : model.blocks()) {
     for (const nn::Linear* layer : block->linears()) {
       const bool is_wrapped = layer->low_rank() != nullptr || layer->vera() != nullptr;
-      if (layer->bias() == nullptr || (options.bias != "all" && !is_wrapped)) continue;
+      if (layer->bias() == nullptr || layer->bias()->is_buffer()) continue;
+      if (options.bias != "all" && !is_wrapped) continue;
       if (is_saved(layer->path() + ".bias")) continue;
       const char* end = is_wrapped ? ".base_layer.bias" : ".bias";
       tensors.push_back({hf::kAdapterKeyPrefix + layer->path() + end, layer->bias()});

@@ -32,9 +32,9 @@ RecipeRow seq2seq() {
           .has_encoder = true,
           .task_type = "SEQ_2_SEQ_LM",
           .script_parts = {"seq2seq", "run_translation", "run_summarization"},
-          .settings = {"text_column", "summary_column", "source_lang", "target_lang",
-                       "source_prefix", "max_source_length", "max_target_length",
-                       "predict_with_generate", "generation_max_length"},
+          .settings = {"text_column", "summary_column", "source_lang", "target_lang", "lang",
+                       "forced_bos_token", "source_prefix", "max_source_length",
+                       "max_target_length", "predict_with_generate", "generation_max_length"},
           .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
 }
 

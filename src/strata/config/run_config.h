@@ -52,7 +52,9 @@ struct DataConfig {
   // run_translation.py.
   std::string train_file, validation_file;  // in place of dataset_name
   std::string text_column, summary_column;  // source and target; empty: the first two columns
-  std::string source_lang, target_lang;     // of a column "translation"
+  std::string source_lang, target_lang;     // of a column "translation", and to the tokenizer
+  std::string lang;                         // to the tokenizer, of sources and targets
+  std::string forced_bos_token;             // the language that answers begin with
   std::string source_prefix;                // before every source, such as "summarize: "
   int64_t max_source_length = 1024;
   int64_t max_target_length = 128;

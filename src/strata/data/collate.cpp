@@ -83,8 +83,9 @@ void append_pair(const ExampleView& row, int64_t row_index, int64_t decoder_star
     batch.source_token_keys.push_back(first_key + static_cast<int64_t>(i));
   }
   batch.source_offsets.push_back(static_cast<int64_t>(batch.source_ids.size()));
+  const int64_t start = decoder_start == kStartsWithLastToken ? row.ids.back() : decoder_start;
   for (size_t i = source; i < row.ids.size(); ++i) {
-    batch.ids.push_back(i == source ? decoder_start : row.ids[i - 1]);
+    batch.ids.push_back(i == source ? start : row.ids[i - 1]);
     batch.targets.push_back(row.labels[i]);
     batch.positions.push_back(static_cast<int64_t>(i - source));
     batch.token_keys.push_back(first_key + static_cast<int64_t>(i));

@@ -19,7 +19,7 @@ inline constexpr int64_t kMaxRowTokens = int64_t{1} << 24;
 // A document's first label is never a target; its last token has none.
 // `decoder_start`: for an encoder-decoder model, which reads the first document of each row as the
 // source and learns to write the second: the target is the label of the same place, and the ids are
-// the labels shifted by one after this id.
+// the labels shifted by one after this id (kStartsWithLastToken: after the last of them).
 // Requires: rows and row_indices of one length; each row at most kMaxRowTokens long.
 // Errors: InternalError if labels or lengths do not fit the ids.
 MicroBatch collate(std::span<const ExampleView> rows, std::span<const int64_t> row_indices,

@@ -1,6 +1,7 @@
 #include "strata/generate/generation_config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,7 +25,6 @@ const std::vector<Unapplied>& unapplied_keys() {
                                                {"no_repeat_ngram_size", {0}},
                                                {"encoder_no_repeat_ngram_size", {0}},
                                                {"encoder_repetition_penalty", {1}},
-                                               {"bad_words_ids", {Json::array()}},
                                                {"min_length", {0}},
                                                {"min_new_tokens", {0}},
                                                {"sequence_bias", {Json::object(), Json::array()}},
@@ -68,6 +68,22 @@ class Reader {
     for (const Json& id : value->is_array() ? *value : Json::array({*value})) {
       if (!id.is_number_integer()) refuse(key, *value, "a token id or a list of them");
       ids.push_back(id.get<int32_t>());
+    }
+    return ids;
+  }
+
+  // Of bad_words_ids those of one token; nothing where there are longer ones.
+  std::vector<int32_t> read_banned_ids(const char* key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    std::vector<int32_t> ids;
+    for (const Json& word : value->is_array() ? *value : Json::array({Json()})) {
+      if (!word.is_array() || word.empty() ||
+          !std::ranges::all_of(word, [](const Json& id) { return id.is_number_integer(); })) {
+        refuse(key, *value, "a list of lists of token ids");
+      }
+      if (word.size() > 1) return {};
+      ids.push_back(word[0].get<int32_t>());
     }
     return ids;
   }
@@ -117,12 +133,20 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.min_p = reader.read<double>("min_p", "a number");
   result.repetition_penalty = reader.read<double>("repetition_penalty", "a number");
   result.eos_ids = reader.read_ids("eos_token_id");
+  result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "a token id");
   result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
   result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
   // Its class's own, where only config.json is there to ask.
-  const bool is_barts = json.value("model_type", Json()) == "bart";
-  if (is_barts && !json.contains("forced_eos_token_id")) result.forced_eos_ids = {2};
+  constexpr std::pair<const char*, int32_t> kForcedEnds[] = {
+      {"bart", 2}, {"mbart", 2}, {"pegasus", 1}, {"marian", 0}};
+  for (const auto& [type, id] : kForcedEnds) {
+    const bool is_its = json.value("model_type", Json()) == type;
+    if (is_its && !json.contains("forced_eos_token_id")) result.forced_eos_ids = {id};
+  }
+  result.banned_ids = reader.read_banned_ids("bad_words_ids");
   reader.note_unapplied(unapplied_keys(), result.notes);
+  reader.note_unapplied({{"bad_words_ids", {Json::array()}}},
+                        result.banned_ids.empty() ? result.notes : result.forced_notes);
   reader.note_unapplied({{"forced_bos_token_id", {}}, {"forced_eos_token_id", {}}},
                         result.forced_notes);
   return result;

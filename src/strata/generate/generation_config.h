@@ -20,13 +20,15 @@ struct GenerationConfig {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::vector<int32_t> eos_ids;
+  std::optional<int64_t> decoder_start_id;  // which answers of models with an encoder follow
   // The first token of an answer, and the last one that it may have: for answers of models of
   // encoder and decoder.
   std::vector<int32_t> forced_bos_ids, forced_eos_ids;
+  std::vector<int32_t> banned_ids;  // tokens that no such answer has (bad_words_ids of one token)
   // Settings of the file that change the reference's answers and are not applied here, a sentence
   // each.
   std::vector<std::string> notes;
-  std::vector<std::string> forced_notes;  // the same of forced tokens
+  std::vector<std::string> forced_notes;  // the same of forced and banned tokens
 };
 
 // FormatError for a value of the wrong type.

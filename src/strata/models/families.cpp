@@ -76,8 +76,9 @@ std::unique_ptr<Model> create_t5(const Json& config, const ModelOptions& options
   return std::make_unique<T5Model>(parse(config), options.storage, options.is_untied);
 }
 
+template <BartConfig (*parse)(const Json&)>
 std::unique_ptr<Model> create_bart(const Json& config, const ModelOptions& options) {
-  return std::make_unique<BartModel>(parse_bart_config(config), options.storage, options.is_untied);
+  return std::make_unique<BartModel>(parse(config), options.storage, options.is_untied);
 }
 
 // `architecture`: that of such models for whole texts.
@@ -171,8 +172,9 @@ std::optional<PositionTable> opt_positions(const Json& json) {
   return PositionTable{parse_opt_config(json).max_position_embeddings, "max_position_embeddings"};
 }
 
+template <BartConfig (*parse)(const Json&)>
 std::optional<PositionTable> bart_positions(const Json& json) {
-  return PositionTable{parse_bart_config(json).max_position_embeddings, "max_position_embeddings"};
+  return PositionTable{parse(json).max_position_embeddings, "max_position_embeddings"};
 }
 
 template <BertConfig (*parse)(const Json&)>
@@ -195,10 +197,10 @@ const std::map<std::string, Family>& families() {
         "ArceeForSequenceClassification"}},
       {"bamba", {create_layers<parse_bamba_config, make_bamba_layers>, nullptr}},
       {"bart",
-       {.create = create_bart,
+       {.create = create_bart<parse_bart_config>,
         .classifier = nullptr,
         .has_encoder = true,
-        .position_table = bart_positions}},
+        .position_table = bart_positions<parse_bart_config>}},
       {"bert",
        encoder<parse_bert_config>("BertForSequenceClassification", "bert.pooler.dense.weight")},
       {"bloom", {create_falcon<parse_bloom_config>, "BloomForSequenceClassification"}},
@@ -283,6 +285,17 @@ const std::map<std::string, Family>& families() {
                           {"w2", "down_proj", 0}}}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
+      {"m2m_100", {create_bart<parse_m2m_100_config>, nullptr, /*has_encoder=*/true}},
+      {"marian",
+       {.create = create_bart<parse_marian_config>,
+        .classifier = nullptr,
+        .has_encoder = true,
+        .position_table = bart_positions<parse_marian_config>}},
+      {"mbart",
+       {.create = create_bart<parse_mbart_config>,
+        .classifier = nullptr,
+        .has_encoder = true,
+        .position_table = bart_positions<parse_mbart_config>}},
       {"minicpm3",
        {create_layers<parse_minicpm3_config, make_deepseek_layers>,
         "MiniCPM3ForSequenceClassification"}},
@@ -317,6 +330,11 @@ const std::map<std::string, Family>& families() {
        {.create = create_opt,
         .classifier = "OPTForSequenceClassification",
         .position_table = opt_positions}},
+      {"pegasus",
+       {.create = create_bart<parse_pegasus_config>,
+        .classifier = nullptr,
+        .has_encoder = true,
+        .position_table = bart_positions<parse_pegasus_config>}},
       {"phi", {create_rotary_decoder<parse_phi_config>, "PhiForSequenceClassification"}},
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},

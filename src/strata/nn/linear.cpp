@@ -49,10 +49,13 @@ bool trains_on_input(const Linear& layer) {
 at::Tensor start_value(const Linear& layer, const at::Tensor& x, const at::Tensor& residual) {
   const ActivityTimer timer(Activity::kElementWise);
   if (layer.bias() == nullptr) return residual.defined() ? residual.clone() : residual;
-  const at::Tensor& bias = layer.bias()->value();
+  const Parameter& held = *layer.bias();
+  // A buffer keeps its own type.
+  const at::Tensor bias =
+      held.is_buffer() ? held.value().to(layer.weight().value().scalar_type()) : held.value();
   if (residual.defined()) return at::add(residual, bias);
   // A copy even of one row: the product is added into it.
-  return bias.expand({x.size(0), bias.size(0)}).clone(at::MemoryFormat::Contiguous);
+  return bias.expand({x.size(0), layer.out_features()}).clone(at::MemoryFormat::Contiguous);
 }
 
 // What a layer's plain branch adds to its output.

@@ -38,7 +38,7 @@ class Linear {
 
   // `path`: module path such as "model.layers.0.self_attn.q_proj".
   Linear(std::string path, const Options& options);
-  // A layer whose weight belongs to another layer too (tied embeddings); without bias.
+  // A layer whose weight belongs to another layer too (tied embeddings); without bias of its own.
   Linear(std::string path, std::shared_ptr<Parameter> tied_weight);
 
   const std::string& path() const { return path_; }
@@ -49,6 +49,8 @@ class Linear {
   // Ends a tie: the layer gets a weight of its own, or another layer's.
   void set_weight(std::shared_ptr<Parameter> weight) { weight_ = std::move(weight); }
   Parameter* bias() const { return bias_.get(); }
+  // [out_features] or [1, out_features], under a name of its own.
+  void attach_bias(std::unique_ptr<Parameter> bias) { bias_ = std::move(bias); }
   LowRankBranch* low_rank() const { return low_rank_.get(); }
   bool is_dora() const { return low_rank_ != nullptr && low_rank_->magnitude != nullptr; }
   void attach_low_rank(std::unique_ptr<LowRankBranch> branch);

@@ -5,7 +5,7 @@
 
 namespace strata::text {
 
-std::unique_ptr<Model> make_model(TokenizerFile& file) {
+static std::unique_ptr<Model> make_inner_model(TokenizerFile& file) {
   const Json& json = require_field(file.document, "model", file.subject);
   const std::string where = file.subject + ": model";
   // Old files leave the type out: the first of these whose fields are there, as the reference.
@@ -22,6 +22,11 @@ std::unique_ptr<Model> make_model(TokenizerFile& file) {
   if (type == "WordPiece") return make_word_piece_model(file);
   if (type == "WordLevel") return make_word_level_model(file);
   throw_unsupported(type, where, "BPE, Unigram, WordPiece, WordLevel");
+}
+
+std::unique_ptr<Model> make_model(TokenizerFile& file) {
+  std::unique_ptr<Model> model = make_inner_model(file);
+  return file.outer_vocab.empty() ? std::move(model) : make_mapped_model(std::move(model), file);
 }
 
 }  // namespace strata::text

@@ -42,5 +42,7 @@ std::unique_ptr<Model> make_bpe_model(TokenizerFile& file);
 std::unique_ptr<Model> make_unigram_model(TokenizerFile& file);
 std::unique_ptr<Model> make_word_piece_model(TokenizerFile& file);
 std::unique_ptr<Model> make_word_level_model(TokenizerFile& file);
+// `inner` with the ids of file.outer_vocab.
+std::unique_ptr<Model> make_mapped_model(std::unique_ptr<Model> inner, TokenizerFile& file);
 
 }  // namespace strata::text

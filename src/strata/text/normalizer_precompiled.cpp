@@ -1,6 +1,7 @@
 // SentencePiece's character map (nmt_nfkc and the like): a double-array trie of byte strings and
 // the strings that replace them. Source: spm_precompiled of `tokenizers`, with its one oddity: the
-// shortest match of a grapheme cluster replaces the whole cluster.
+// shortest match of a grapheme cluster replaces the whole cluster. Or as SentencePiece itself reads
+// it ("longest"): the longest match at each character.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -37,25 +38,39 @@ class CharacterMap {
 
   // What replaces the shortest mapped beginning of `text`, if there is one.
   std::optional<std::string_view> find(std::string_view text) const {
-    size_t at = offset(units_[0]);
-    for (const char c : text) {
-      const auto byte = static_cast<uint8_t>(c);
-      at ^= byte;
-      if (byte == 0 || at >= units_.size()) return std::nullopt;
-      const uint32_t unit = units_[at];
-      if ((unit & 0x800000FFu) != byte) return std::nullopt;
-      at ^= offset(unit);
-      if ((unit >> 8 & 1) != 0) {
-        if (at >= units_.size()) return std::nullopt;
-        const size_t begin = units_[at] & 0x7FFFFFFFu;
-        if (begin > texts_.size()) return std::nullopt;
-        return texts_.substr(begin, std::min(texts_.find('\0', begin), texts_.size()) - begin);
-      }
-    }
-    return std::nullopt;
+    const auto match = walk(text, /*wants_longest=*/false);
+    return match ? std::optional(match->replacement) : std::nullopt;
+  }
+
+  struct Match {
+    std::string_view replacement;
+    size_t length;  // of what it replaces
+  };
+  std::optional<Match> find_longest(std::string_view text) const {
+    return walk(text, /*wants_longest=*/true);
   }
 
  private:
+  std::optional<Match> walk(std::string_view text, bool wants_longest) const {
+    std::optional<Match> found;
+    size_t at = offset(units_[0]);
+    for (size_t i = 0; i < text.size(); ++i) {
+      const auto byte = static_cast<uint8_t>(text[i]);
+      at ^= byte;
+      if (byte == 0 || at >= units_.size()) return found;
+      const uint32_t unit = units_[at];
+      if ((unit & 0x800000FFu) != byte) return found;
+      at ^= offset(unit);
+      if ((unit >> 8 & 1) == 0) continue;
+      if (at >= units_.size()) return found;
+      const size_t begin = units_[at] & 0x7FFFFFFFu;
+      if (begin > texts_.size()) return found;
+      const size_t end = std::min(texts_.find('\0', begin), texts_.size());
+      found = Match{texts_.substr(begin, end - begin), i + 1};
+      if (!wants_longest) return found;
+    }
+    return found;
+  }
   static size_t offset(uint32_t unit) {
     return static_cast<size_t>(unit >> 10) << ((unit & 0x200u) >> 6);
   }
@@ -219,10 +234,37 @@ class Precompiled : public Normalizer {
   bool ascii_changes_[128] = {};
 };
 
+class LongestPrecompiled : public Normalizer {
+ public:
+  LongestPrecompiled(std::string blob, const std::string& where) : map_(std::move(blob), where) {}
+
+  Piece apply(const Piece& piece, Arena& arena) const override {
+    const std::string_view text = piece.text;
+    Rewriter rewriter(piece, arena);
+    for (size_t i = 0; i < text.size();) {
+      if (const auto match = map_.find_longest(text.substr(i))) {
+        rewriter.replace_characters(match->replacement, i, i + match->length);
+        i += match->length;
+      } else {
+        const size_t end = i + char_length(text, i);
+        rewriter.keep(i, end);
+        i = end;
+      }
+    }
+    return rewriter.finish();
+  }
+
+ private:
+  CharacterMap map_;
+};
+
 }  // namespace
 
 std::unique_ptr<Normalizer> make_precompiled(const Json& json, const std::string& where) {
   const std::string text = required_string(json, "precompiled_charsmap", where);
+  if (json.value("longest", false)) {
+    return std::make_unique<LongestPrecompiled>(decode_base64(text, where), where);
+  }
   return std::make_unique<Precompiled>(decode_base64(text, where), where);
 }
 

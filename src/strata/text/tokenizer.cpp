@@ -111,7 +111,16 @@ std::vector<Token> Tokenizer::Impl::encode_parts(std::string_view text) const {
   std::vector<Token> out;
   out.reserve(text.size() / 3 + 4);
   Arena arena;
-  const Piece input = arena.input(text);
+  Piece input = arena.input(text);
+  const bool has_code = reads_code_prefix && input.text.starts_with(">>");
+  const size_t code_end = has_code ? input.text.find("<<") : text.npos;
+  if (code_end != text.npos) {
+    const auto size = static_cast<uint32_t>(code_end + 2);
+    const auto unknown = specials.unk ? find(*specials.unk) : std::nullopt;
+    const auto id = find(input.text.substr(0, size));
+    out.push_back({id ? *id : unknown.value_or(0), 0, size});
+    input = input.sub(size, input.text.size());
+  }
   for (const TokenSpan& span : added.split(input.text, /*after_normalization=*/false)) {
     const Piece part = input.sub(span.begin, span.end);
     if (span.id >= 0) {
@@ -124,19 +133,19 @@ std::vector<Token> Tokenizer::Impl::encode_parts(std::string_view text) const {
 }
 
 void Tokenizer::Impl::add_ends(std::string_view text, bool add_special_tokens,
-                               std::vector<Token>& tokens) const {
-  if (!post_processor) return;
+                               const PostProcessor* ends, std::vector<Token>& tokens) const {
+  if (ends == nullptr) return;
   const EncodedText encoded{text, [&](const Token& token) -> std::string_view {
                               if (!added.contains(token.id)) return token_text(token.id);
                               return text.substr(token.begin, token.end - token.begin);
                             }};
-  post_processor->process(encoded, add_special_tokens, tokens);
+  ends->process(encoded, add_special_tokens, tokens);
 }
 
 std::vector<Token> Tokenizer::encode_with_ranges(std::string_view text,
                                                  bool add_special_tokens) const {
   std::vector<Token> tokens = impl_->encode_parts(text);
-  impl_->add_ends(text, add_special_tokens, tokens);
+  impl_->add_ends(text, add_special_tokens, impl_->post_processor.get(), tokens);
   return tokens;
 }
 
@@ -144,10 +153,10 @@ Tokenizer::FittedTokens Tokenizer::encode_to_length(std::string_view text,
                                                     bool add_special_tokens) const {
   const LengthRules rules = read_length_rules(impl_->lengths, impl_->subject);
   std::vector<Token> ends;
-  impl_->add_ends("", add_special_tokens, ends);
+  impl_->add_ends("", add_special_tokens, impl_->post_processor.get(), ends);
   FittedTokens fitted{.tokens = impl_->encode_parts(text), .attention = {}};
   truncate(rules, static_cast<int64_t>(ends.size()), impl_->subject, fitted.tokens);
-  impl_->add_ends(text, add_special_tokens, fitted.tokens);
+  impl_->add_ends(text, add_special_tokens, impl_->post_processor.get(), fitted.tokens);
   fitted.attention = pad(rules, fitted.tokens);
   return fitted;
 }
@@ -170,33 +179,76 @@ Tokenizer::JoinedTexts Tokenizer::Impl::joined(std::vector<Token> first,
   return result;
 }
 
-Tokenizer::JoinedTexts Tokenizer::encode_texts(std::string_view text,
-                                               std::optional<std::string_view> second,
-                                               int64_t max_length) const {
+Tokenizer::JoinedTexts Tokenizer::Impl::encode_texts(std::string_view text,
+                                                     std::optional<std::string_view> second,
+                                                     int64_t max_length,
+                                                     const PostProcessor* ends) const {
   const auto ended = [&](std::vector<Token> tokens) {
-    impl_->add_ends(text, /*add_special_tokens=*/true, tokens);
+    add_ends(text, /*add_special_tokens=*/true, ends, tokens);
     JoinedTexts result;
     for (const Token& token : tokens) result.ids.push_back(token.id);
     result.types.assign(tokens.size(), 0);
     return result;
   };
-  std::vector<Token> parts[] = {impl_->encode_parts(text),
-                                second ? impl_->encode_parts(*second) : std::vector<Token>{}};
-  const size_t added = (second ? impl_->joined({}, {}) : ended({})).ids.size();
+  std::vector<Token> parts[] = {encode_parts(text),
+                                second ? encode_parts(*second) : std::vector<Token>{}};
+  const size_t added = (second ? joined({}, {}) : ended({})).ids.size();
   bool is_cut = false;
   if (max_length > 0) {
     const auto most = static_cast<size_t>(max_length);
     const auto [first_size, second_size] =
         share_room(parts[0].size(), parts[1].size(), most - std::min(most, added));
     is_cut = first_size < parts[0].size() || second_size < parts[1].size();
-    cut_to(first_size, impl_->truncates_from_left, parts[0]);
-    cut_to(second_size, impl_->truncates_from_left, parts[1]);
+    cut_to(first_size, truncates_from_left, parts[0]);
+    cut_to(second_size, truncates_from_left, parts[1]);
   }
   JoinedTexts result =
-      second ? impl_->joined(std::move(parts[0]), std::move(parts[1])) : ended(std::move(parts[0]));
+      second ? joined(std::move(parts[0]), std::move(parts[1])) : ended(std::move(parts[0]));
   result.is_cut = is_cut;
   result.num_added = static_cast<int64_t>(added);
   return result;
+}
+
+Tokenizer::JoinedTexts Tokenizer::encode_texts(std::string_view text,
+                                               std::optional<std::string_view> second,
+                                               int64_t max_length) const {
+  return impl_->encode_texts(text, second, max_length, impl_->post_processor.get());
+}
+
+Tokenizer::JoinedTexts Tokenizer::encode_target(std::string_view text, int64_t max_length) const {
+  const Impl& impl = impl_->of_targets ? *impl_->of_targets : *impl_;
+  const auto& own = impl.target_post_processor;
+  return impl.encode_texts(text, std::nullopt, max_length,
+                           own ? own.get() : impl.post_processor.get());
+}
+
+bool Tokenizer::has_languages() const { return impl_->language_ends.has_value(); }
+
+std::optional<int32_t> Tokenizer::language_id(std::string_view code) const {
+  if (!has_languages()) return std::nullopt;
+  return impl_->added.find(impl_->language_ends->token_of(std::string(code)));
+}
+
+std::unique_ptr<PostProcessor> Tokenizer::Impl::ends_of_language(
+    const std::string& code, const std::string& settings) const {
+  if (!added.find(language_ends->token_of(code))) {
+    std::vector<std::string> codes;
+    const size_t mark = language_ends->mark.size();
+    for (const AddedToken& token : added.all()) {
+      if (token.special && token.content.find('_') != std::string::npos) {
+        codes.push_back(token.content.substr(mark, token.content.size() - 2 * mark));
+      }
+    }
+    throw ConfigError("{}: found \"{}\", expected a language of {} [{}]; change it", settings, code,
+                      subject, fmt::join(codes, ", "));
+  }
+  return resolved_post_processor(text::ends_of_language(*language_ends, code));
+}
+
+void Tokenizer::set_languages(const std::string& source, const std::string& target,
+                              const std::string& settings) {
+  impl_->post_processor = impl_->ends_of_language(source, settings);
+  impl_->target_post_processor = impl_->ends_of_language(target, settings);
 }
 
 bool Tokenizer::gives_token_types() const { return impl_->gives_token_types; }

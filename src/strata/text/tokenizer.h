@@ -73,6 +73,17 @@ class Tokenizer {
   };
   JoinedTexts encode_texts(std::string_view text, std::optional<std::string_view> second,
                            int64_t max_length) const;
+  // Tokenizers of translation models (mBART, NLLB): a token for the text's language stands at one
+  // of its ends. Languages go by their codes, "en_XX".
+  bool has_languages() const;
+  std::optional<int32_t> language_id(std::string_view code) const;
+  // From then on texts are of the language `source`, those of encode_target() of `target`. Requires
+  // has_languages(). ConfigError for a code without a token, which says `settings`. Not to be
+  // called while others read.
+  void set_languages(const std::string& source, const std::string& target,
+                     const std::string& settings);
+  // encode_texts() of a text that a model is to write; differs only after set_languages().
+  JoinedTexts encode_target(std::string_view text, int64_t max_length) const;
   // Whether models are given the types: token_type_ids is among the class's model_input_names, or
   // those of tokenizer_config.json.
   bool gives_token_types() const;

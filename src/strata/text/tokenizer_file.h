@@ -18,6 +18,10 @@ struct TokenizerFile {
   bool has_vocab = false;
   std::vector<std::pair<std::string, int64_t>> vocab = {};  // model.vocab when it is an object
   bool has_merges = false;
+  // Ids of the pieces of a SentencePiece model that come from another file; what that lacks is
+  // `outer_unk`.
+  std::vector<std::pair<std::string, int64_t>> outer_vocab = {};
+  std::string outer_unk = {};
   // model.merges: "a b" is split at its only space.
   std::vector<std::pair<std::string, std::string>> merges = {};
 };

@@ -93,8 +93,12 @@ void Tokenizer::Impl::use_switches(const Json& config, const Json& model_config,
   pipeline += ", corrected pattern";
 }
 
-// The post-processor of a class, whose tokens are given by their names.
 void Tokenizer::Impl::use_post_processor(Json document) {
+  post_processor = resolved_post_processor(std::move(document));
+}
+
+// The post-processor of a class, whose tokens are given by their names.
+std::unique_ptr<PostProcessor> Tokenizer::Impl::resolved_post_processor(Json document) const {
   const std::map<std::string, std::optional<std::string> Specials::*> names = {
       {"bos_token", &Specials::bos},
       {"eos_token", &Specials::eos},
@@ -122,7 +126,7 @@ void Tokenizer::Impl::use_post_processor(Json document) {
   for (const char* key : {"sep", "cls"}) {
     if (document.contains(key)) resolve(document[key][1]);
   }
-  post_processor = make_post_processor(document, subject + ": post_processor");
+  return make_post_processor(document, subject + ": post_processor");
 }
 
 namespace {
@@ -137,6 +141,8 @@ Json read_if_present(const fs::path& path, std::vector<fs::path>& files) {
   return json;
 }
 
+}  // namespace
+
 // What a folder says of its tokenizer.
 struct FolderFiles {
   TokenFiles files = {};
@@ -147,7 +153,12 @@ struct FolderFiles {
   std::string tokenizer_class = {};
 };
 
-FolderFiles read_folder(const fs::path& folder, std::vector<fs::path>& paths) {
+namespace {
+
+enum class Side { kSources, kTargets };
+
+FolderFiles read_folder(const fs::path& folder, std::vector<fs::path>& paths,
+                        Side side = Side::kSources) {
   FolderFiles source;
   TokenFiles& files = source.files;
   files.tokenizer_config = read_if_present(folder / "tokenizer_config.json", paths);
@@ -158,7 +169,10 @@ FolderFiles read_folder(const fs::path& folder, std::vector<fs::path>& paths) {
   const Json& model_config = source.model_config =
       read_if_present(folder / "config.json", not_ours);
   const fs::path path = folder / "tokenizer.json";
-  source.has_tokenizer_json = fs::exists(path);
+  const std::string without_it =
+      choose_tokenizer_class(files.tokenizer_config, model_config, nullptr);
+  const bool is_mapped = has_mapped_files(folder, without_it);
+  source.has_tokenizer_json = fs::exists(path) && !is_mapped;
   if (source.has_tokenizer_json) {
     source.file = read_tokenizer_file(path);
     paths.push_back(path);
@@ -166,10 +180,12 @@ FolderFiles read_folder(const fs::path& folder, std::vector<fs::path>& paths) {
         choose_tokenizer_class(files.tokenizer_config, model_config, source.file.document);
     require_described_class(source.tokenizer_class, /*has_tokenizer_json=*/true, folder.string());
   } else {
-    const std::string declared =
-        choose_tokenizer_class(files.tokenizer_config, model_config, nullptr);
-    require_described_class(declared, /*has_tokenizer_json=*/false, folder.string());
-    VocabularyFiles found = read_vocabulary_files(folder, source.settings, declared);
+    if (!is_mapped) {
+      require_described_class(without_it, /*has_tokenizer_json=*/false, folder.string());
+    }
+    VocabularyFiles found =
+        is_mapped ? read_mapped_files(folder, source.settings, without_it, side == Side::kTargets)
+                  : read_vocabulary_files(folder, source.settings, without_it);
     source.file = std::move(found.file);
     // What a class reads from its settings and the model file says.
     source.settings.update(source.file.document.value("settings", Json::object()));
@@ -187,32 +203,44 @@ std::string model_type(const Json& document) {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
-  Impl& impl = *tokenizer->impl_;
-  FolderFiles source = read_folder(folder, impl.files);
+// The pipeline that a folder describes.
+void Tokenizer::Impl::assemble(FolderFiles source, const fs::path& folder) {
   Json& document = source.file.document;
-  impl.subject = source.file.subject;
-  impl.pipeline = source.tokenizer_class;
+  subject = source.file.subject;
+  pipeline = source.tokenizer_class;
   ClassRules rules =
       apply_class_rules(source.tokenizer_class, source.settings, document, folder.string());
   if (!source.has_tokenizer_json) add_file_specials(document, source.tokenizer_class, rules);
   const NamedTokens tokens = collect_tokens(source.files, document, rules, folder.string());
-  impl.build(source.file);
-  impl.cleans_spaces =
-      cleans_up_spaces(source.settings, source.tokenizer_class, model_type(document));
-  impl.add_tokens(tokens, source.file, !rules.name.empty());
+  build(source.file);
+  cleans_spaces = cleans_up_spaces(source.settings, source.tokenizer_class, model_type(document));
+  add_tokens(tokens, source.file, !rules.name.empty());
   const Json& config = source.files.tokenizer_config;
-  impl.use_switches(config, source.model_config, document);
+  use_switches(config, source.model_config, document);
   if (!source.has_tokenizer_json && rules.post_processor.is_null()) {
     rules.post_processor = ends_by_flags(config, rules.default_specials);
   }
-  if (!rules.post_processor.is_null()) impl.use_post_processor(rules.post_processor);
+  if (!rules.post_processor.is_null()) use_post_processor(rules.post_processor);
+  language_ends = rules.language_ends;
+  reads_code_prefix = rules.reads_code_prefix;
+  truncates_from_left = text::truncates_from_left(config, document, folder.string());
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::load(const fs::path& folder) {
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer);
+  Impl& impl = *tokenizer->impl_;
+  FolderFiles source = read_folder(folder, impl.files);
+  const Json config = source.files.tokenizer_config;
+  const std::string tokenizer_class = source.tokenizer_class;
+  if (!source.has_tokenizer_json && has_target_pieces(tokenizer_class)) {
+    impl.of_targets = std::make_unique<Impl>();
+    impl.of_targets->assemble(read_folder(folder, impl.of_targets->files, Side::kTargets), folder);
+  }
+  impl.assemble(std::move(source), folder);
   TemplateFiles templates = read_template_files(folder, config);
   impl.files.insert(impl.files.end(), templates.files.begin(), templates.files.end());
   impl.model_max_length = read_model_max_length(config, folder.string());
-  impl.truncates_from_left = truncates_from_left(config, document, folder.string());
-  impl.gives_token_types = class_gives_token_types(source.tokenizer_class, config, folder.string());
+  impl.gives_token_types = class_gives_token_types(tokenizer_class, config, folder.string());
   impl.chat_template = std::move(templates.standard);
   impl.chat_template_name = "chat template of " + folder.string();
   impl.tool_template = std::move(templates.tools);

@@ -31,18 +31,25 @@ std::vector<std::string> split_lines(const std::string& text) {
   return lines;
 }
 
-TokenizerFile read_json_and_merges(const fs::path& vocab, const fs::path& merges) {
-  TokenizerFile file{.subject = vocab.string()};
-  file.document = {{"model", {{"type", "BPE"}}}};
-  file.has_vocab = file.has_merges = true;
+// vocab.json: an object of tokens and their ids.
+std::vector<std::pair<std::string, int64_t>> read_ids(const fs::path& vocab) {
+  std::vector<std::pair<std::string, int64_t>> entries;
   const Json json = read_json_file(vocab);
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_integer()) {
       throw FormatError("{}: found {} as the id of \"{}\", expected an integer", vocab.string(),
                         id.dump(), token);
     }
-    file.vocab.emplace_back(token, id.get<int64_t>());
+    entries.emplace_back(token, id.get<int64_t>());
   }
+  return entries;
+}
+
+TokenizerFile read_json_and_merges(const fs::path& vocab, const fs::path& merges) {
+  TokenizerFile file{.subject = vocab.string()};
+  file.document = {{"model", {{"type", "BPE"}}}};
+  file.has_vocab = file.has_merges = true;
+  file.vocab = read_ids(vocab);
   int line = 0;
   for (const std::string& text : split_lines(read_file(merges))) {
     ++line;
@@ -67,7 +74,40 @@ TokenizerFile read_word_list(const fs::path& path) {
   return file;
 }
 
+constexpr const char* kIds = "vocab.json";
+constexpr const char* kSourcePieces = "source.spm";
+constexpr const char* kTargetPieces = "target.spm";
+constexpr const char* kPieces = "sentencepiece.bpe.model";
+
+std::vector<const char*> mapped_files(const std::string& tokenizer_class) {
+  if (has_target_pieces(tokenizer_class)) return {kIds, kSourcePieces, kTargetPieces};
+  return {kIds, kPieces};
+}
+
 }  // namespace
+
+bool has_target_pieces(const std::string& tokenizer_class) {
+  return tokenizer_class == "MarianTokenizer";
+}
+
+bool has_mapped_files(const fs::path& folder, const std::string& tokenizer_class) {
+  if (!maps_pieces(tokenizer_class)) return false;
+  return std::ranges::all_of(mapped_files(tokenizer_class),
+                             [&](const char* name) { return fs::exists(folder / name); });
+}
+
+VocabularyFiles read_mapped_files(const fs::path& folder, const Json& tokenizer_config,
+                                  const std::string& tokenizer_class, bool of_targets) {
+  VocabularyFiles found{.tokenizer_class = tokenizer_class};
+  for (const char* name : mapped_files(tokenizer_class)) found.paths.push_back(folder / name);
+  found.file =
+      read_sentencepiece_file(found.paths[of_targets ? 2 : 1], tokenizer_class, tokenizer_config);
+  found.file.outer_vocab = read_ids(folder / kIds);
+  const Json unk =
+      tokenizer_config.is_object() ? tokenizer_config.value("unk_token", Json()) : Json();
+  found.file.outer_unk = unk.is_string() ? unk.get<std::string>() : "<unk>";
+  return found;
+}
 
 VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokenizer_config,
                                       const std::string& tokenizer_class) {
@@ -118,11 +158,14 @@ VocabularyFiles read_vocabulary_files(const fs::path& folder, const Json& tokeni
 std::vector<std::string> vocabularies_in(const fs::path& folder) {
   std::vector<std::string> found;
   const auto add = [&](const std::string& name) {
-    const bool is_half = name == "vocab.json" && !fs::exists(folder / "merges.txt");
+    const bool has_pieces = fs::exists(folder / kSourcePieces) || fs::exists(folder / kPieces);
+    const bool is_half = name == kIds && !has_pieces && !fs::exists(folder / "merges.txt");
     if (!is_half && fs::is_regular_file(folder / name)) found.push_back(name);
   };
   std::ranges::for_each(kModels, add);
   std::ranges::for_each(kOthers, add);
+  add(kSourcePieces);
+  add(kTargetPieces);
   return found;
 }
 

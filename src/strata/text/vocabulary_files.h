@@ -23,6 +23,13 @@ VocabularyFiles read_vocabulary_files(const std::filesystem::path& folder,
                                       const Json& tokenizer_config,
                                       const std::string& tokenizer_class);
 
+// The same of a class that maps pieces, from the file that cuts sources or, where it has two, that
+// cuts targets. `has_mapped_files`: whether the folder has them.
+bool has_mapped_files(const std::filesystem::path& folder, const std::string& tokenizer_class);
+bool has_target_pieces(const std::string& tokenizer_class);
+VocabularyFiles read_mapped_files(const std::filesystem::path& folder, const Json& tokenizer_config,
+                                  const std::string& tokenizer_class, bool of_targets);
+
 // Names of the folder's files that hold a vocabulary: tokenizer.json and those read without it.
 std::vector<std::string> vocabularies_in(const std::filesystem::path& folder);
 

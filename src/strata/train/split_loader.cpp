@@ -144,6 +144,7 @@ data::PrepareOptions options_of(const config::RunConfig& config, int64_t vocab_s
                                       .summary_column = config.data.summary_column,
                                       .source_lang = config.data.source_lang,
                                       .target_lang = config.data.target_lang,
+                                      .lang = config.data.lang,
                                       .source_prefix = config.data.source_prefix,
                                       .max_source_length = config.data.max_source_length,
                                       .max_target_length = config.data.max_target_length};

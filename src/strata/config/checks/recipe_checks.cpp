@@ -177,6 +177,10 @@ class RecipeRules : Rules {
                         source(has_source ? "source_lang" : "target_lang"),
                         has_source ? "target_lang" : "source_lang");
     }
+    if (has_source && !config_.data.lang.empty()) {
+      throw ConfigError("{}: found beside {}, expected one or the other; remove it", source("lang"),
+                        source("source_lang"));
+    }
     for (const char* name : {"text_column", "summary_column"}) {
       if (has_source) warn_without_effect(name, "source_lang names the texts");
     }

@@ -191,8 +191,6 @@ std::vector<Known> seq2seq() {
       {"generation_num_beams", {"none", "1"}, "answers are generated greedily"},
       {"generation_config", {"none"}, "answers are generated greedily"},
       {"sortish_sampler", {"false"}, "leave it off", true},
-      {"forced_bos_token", {"none"}, "leave it out"},
-      {"lang", {"none", "*"}, "the tokenizer is one for all languages"},
       {"test_file", {"none"}, "evaluate on it as validation_file"},
       {"max_train_samples",
        {"none"},

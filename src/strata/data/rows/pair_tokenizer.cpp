@@ -85,10 +85,13 @@ const std::string& text_in(const Row& row, const std::string& column) {
       row.where(), fmt::join(columns_of(row), ", "), column);
 }
 
+// By the language's code, or by what stands before its country or script ("en" of "en_XX"), as
+// run_translation.py looks for it.
 const std::string& translation_of(const Row& row, const std::string& language) {
   const Json* texts = row.find(kTranslation);
   if (texts != nullptr && texts->is_object()) {
-    const auto text = texts->find(language);
+    auto text = texts->find(language);
+    if (text == texts->end()) text = texts->find(language.substr(0, language.find('_')));
     if (text != texts->end() && text->is_string()) return text->get_ref<const std::string&>();
   }
   throw FormatError(
@@ -102,16 +105,21 @@ void require_tokens(const Row& row, const std::vector<int32_t>& ids, const char*
   throw FormatError("{}: found a {} without any token, expected text", row.where(), what);
 }
 
+text::Tokenizer::JoinedTexts require_room(text::Tokenizer::JoinedTexts texts, int64_t max_length,
+                                          const char* setting, const char* where) {
+  if (!texts.is_cut || texts.num_added < max_length) return texts;
+  throw ConfigError("{}: found {}, expected more than the {} that the tokenizer adds{}", setting,
+                    max_length, counted(texts.num_added, "token"), where);
+}
+
 }  // namespace
 
 text::Tokenizer::JoinedTexts encode_to_length(const std::string& text,
                                               const std::optional<std::string>& second,
                                               const text::Tokenizer& tokenizer, int64_t max_length,
                                               const char* setting) {
-  text::Tokenizer::JoinedTexts texts = tokenizer.encode_texts(text, second, max_length);
-  if (!texts.is_cut || texts.num_added < max_length) return texts;
-  throw ConfigError("{}: found {}, expected more than the {} that the tokenizer adds{}", setting,
-                    max_length, counted(texts.num_added, "token"), second ? " to a pair" : "");
+  return require_room(tokenizer.encode_texts(text, second, max_length), max_length, setting,
+                      second ? " to a pair" : "");
 }
 
 void name_published_columns(const std::string& set, const Row& row, PairOptions& options) {
@@ -157,8 +165,8 @@ TokenizedPair tokenize_pair(const Row& row, const RowFormat& format,
   Example& example = pair.example;
   auto read = encode_to_length(options.source_prefix + source, std::nullopt, tokenizer,
                                options.max_source_length, "max_source_length");
-  const auto told = encode_to_length(target, std::nullopt, tokenizer, options.max_target_length,
-                                     "max_target_length");
+  const auto told = require_room(tokenizer.encode_target(target, options.max_target_length),
+                                 options.max_target_length, "max_target_length", "");
   pair.source_is_cut = read.is_cut;
   pair.target_is_cut = told.is_cut;
   example.ids = std::move(read.ids);

@@ -21,6 +21,7 @@ struct PairOptions {
   std::string text_column, summary_column;
   // Both given: the row's column "translation" holds an object with a text for each.
   std::string source_lang, target_lang;
+  std::string lang;           // of both, for the tokenizer, which was told
   std::string source_prefix;  // before every source text
   // With the tokens that the tokenizer adds; what is longer loses its end, but not those.
   int64_t max_source_length = 1024;

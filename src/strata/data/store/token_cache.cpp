@@ -218,7 +218,7 @@ void add_options(KeyHash& hash, const PrepareOptions& o) {
   if (o.pairs) {
     for (const std::string& text :
          {o.pairs->text_column, o.pairs->summary_column, o.pairs->source_lang, o.pairs->target_lang,
-          o.pairs->source_prefix}) {
+          o.pairs->lang, o.pairs->source_prefix}) {
       hash.add(text);
     }
     hash.add(fmt::format("{} {}", o.pairs->max_source_length, o.pairs->max_target_length));

@@ -8,11 +8,14 @@
 
 #include "strata/base/error.h"
 #include "strata/models/residual_dropout.h"
+#include "strata/models/sinusoids.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/nn/dropout.h"
 #include "strata/nn/embedding.h"
+#include "strata/nn/low_rank.h"
+#include "strata/ops/dropout_keys.h"
 
 namespace strata::models {
 namespace {
@@ -59,6 +62,15 @@ void check_positions(const nn::ForwardContext& context, Stack stack, int64_t mos
       longest, most);
 }
 
+// 1, 2, ... for the tokens of each document where `is_token`, 0 elsewhere. `positions`: in their
+// document.
+at::Tensor counted_without(const at::Tensor& is_token, const at::Tensor& positions) {
+  const at::Tensor count = is_token.cumsum(0);
+  const at::Tensor first = at::arange(is_token.size(0), positions.options()) - positions;
+  const at::Tensor before = (count - is_token).index_select(0, first);
+  return (count - before) * is_token;
+}
+
 }  // namespace
 
 BartEmbedding::BartEmbedding(const BartConfig& config, Stack stack,
@@ -68,27 +80,48 @@ BartEmbedding::BartEmbedding(const BartConfig& config, Stack stack,
       stack_(stack),
       path_(path_of(stack)),
       shared_(std::move(shared)),
-      positions_(path_ + ".embed_positions.weight",
-                 {config.max_position_embeddings + kFirstPosition, config.d_model}, storage),
-      norm_(path_ + ".layernorm_embedding", config.d_model, kNormEpsilon, storage),
       place_id_(place_id) {
   shared_->set_embedding_table();
-  positions_.set_embedding_table();
+  if (config.positions == BartPositions::kLearned) {
+    positions_.emplace(
+        path_ + ".embed_positions.weight",
+        std::vector<int64_t>{config.max_position_embeddings + kFirstPosition, config.d_model},
+        storage);
+    positions_->set_embedding_table();
+  }
+  if (config.has_embedding_norm) {
+    norm_.emplace(path_ + ".layernorm_embedding", config.d_model, kNormEpsilon, storage);
+  }
 }
 
 std::vector<nn::Parameter*> BartEmbedding::parameters() {
-  std::vector<nn::Parameter*> list{shared_.get(), &positions_};
-  norm_.append_parameters(list);
+  std::vector<nn::Parameter*> list{shared_.get()};
+  if (positions_) list.push_back(&*positions_);
+  if (norm_) norm_->append_parameters(list);
   return list;
+}
+
+at::Tensor BartEmbedding::positions(const at::Tensor& x, const nn::ForwardContext& own) {
+  const nn::Batch& batch = *own.batch;
+  if (config_.positions != BartPositions::kM2m100) {
+    check_positions(own, stack_, config_.max_position_embeddings);
+    return positions_ ? nn::embed(x, batch.positions + kFirstPosition, *positions_, std::nullopt)
+                      : marian_sinusoids(batch.positions, config_.d_model);
+  }
+  const at::Tensor is_token = batch.ids.ne(*config_.pad_token_id);
+  const bool is_answer = stack_ == Stack::kDecoder && own.generation.decoder_cache != nullptr;
+  const at::Tensor places = is_answer ? (batch.positions + 1) * is_token.to(at::kLong)
+                                      : counted_without(is_token.to(at::kLong), batch.positions);
+  return m2m_100_sinusoids(places + *config_.pad_token_id, config_.d_model)
+      .mul_(is_token.unsqueeze(1));
 }
 
 at::Tensor BartEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   const nn::ForwardContext own = stack_ == Stack::kEncoder ? of_source(context) : context;
-  check_positions(own, stack_, config_.max_position_embeddings);
   at::Tensor rows = nn::embed(x, own.batch->ids, *shared_, config_.pad_token_id);
   if (config_.scale_embedding) rows = rows * std::sqrt(static_cast<double>(config_.d_model));
-  rows = rows + nn::embed(x, own.batch->positions + kFirstPosition, positions_, std::nullopt);
-  return nn::dropout(norm_.forward(rows), config_.dropout, place_id_, own);
+  rows = rows + positions(x, own).to(rows.scalar_type());
+  return nn::dropout(norm_ ? norm_->forward(rows) : rows, config_.dropout, place_id_, own);
 }
 
 BartAttention::BartAttention(const std::string& path, const std::string& norm_path, int64_t d_model,
@@ -119,9 +152,11 @@ BartLayer::BartLayer(const BartConfig& c, Stack stack, int64_t index, at::Scalar
       norm_(path_ + ".final_layer_norm", c.d_model, kNormEpsilon, storage),
       hidden_place_(places.next()),
       output_place_(places.next()) {
-  if (!is_decoder()) return;
-  cross_attention_ = std::make_unique<BartAttention>(
-      path_ + ".encoder_attn", path_ + ".encoder_attn_layer_norm", c.d_model, storage, places);
+  if (is_decoder()) {
+    cross_attention_ = std::make_unique<BartAttention>(
+        path_ + ".encoder_attn", path_ + ".encoder_attn_layer_norm", c.d_model, storage, places);
+  }
+  if (own().layerdrop > 0) left_out_place_ = places.next();
 }
 
 std::vector<nn::Linear*> BartLayer::linears() {
@@ -164,7 +199,8 @@ nn::BiasedAttentionShape BartLayer::shape_of(const nn::Batch& queries, const nn:
           .place_id = place};
 }
 
-at::Tensor BartLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
+at::Tensor BartLayer::attend(const nn::Remakable& x, const at::Tensor& residual,
+                             const nn::ForwardContext& context) {
   BartAttention& a = self_attention_;
   auto qkv = nn::linear_shared_input({&a.q, &a.k, &a.v}, x, context);
   nn::BiasedAttentionShape shape = shape_of(*context.batch, *context.batch, a.scores_place);
@@ -185,51 +221,106 @@ at::Tensor BartLayer::attend(const at::Tensor& x, const nn::ForwardContext& cont
                            .is_causal = is_decoder()},
                           context);
   }
-  return a.norm.forward(
-      add_with_dropout(a.out, mixed, x, {config_.dropout, a.output_place, false}, context));
+  return add_with_dropout(a.out, mixed, residual, {config_.dropout, a.output_place, false},
+                          context);
 }
 
-at::Tensor BartLayer::attend_source(const at::Tensor& x, const nn::ForwardContext& context) {
+at::Tensor BartLayer::attend_source(const nn::Remakable& x, const at::Tensor& residual,
+                                    const nn::ForwardContext& context) {
   BartAttention& a = *cross_attention_;
   const at::Tensor q = nn::linear_shared_input({&a.q}, x, context)[0];
   const std::vector<at::Tensor> kv = source_keys_values(a.k, a.v, index_, context);
   const at::Tensor mixed = nn::biased_attention(
       q, kv[0], kv[1], at::Tensor(),
       shape_of(*context.batch, *context.batch->source, a.scores_place), context);
-  return a.norm.forward(
-      add_with_dropout(a.out, mixed, x, {config_.dropout, a.output_place, false}, context));
+  return add_with_dropout(a.out, mixed, residual, {config_.dropout, a.output_place, false},
+                          context);
 }
 
-at::Tensor BartLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
+at::Tensor BartLayer::transform(const nn::Remakable& x, const at::Tensor& residual,
+                                const nn::ForwardContext& context) {
   const at::Tensor hidden = nn::linear_shared_input({&fc1_}, x, context)[0];
   nn::Remakable active = nn::activate(hidden, config_.activation);
   if (context.drops() && config_.activation_dropout > 0) {
     active = nn::dropout(active.value, config_.activation_dropout, hidden_place_, context);
   }
-  return norm_.forward(
-      add_with_dropout(fc2_, active, x, {config_.dropout, output_place_, false}, context));
+  return add_with_dropout(fc2_, active, residual,
+                          {config_.dropout, output_place_, /*is_last=*/config_.has_norms_first},
+                          context);
+}
+
+at::Tensor BartLayer::with_norm(nn::LayerNorm& norm, Sum sum, const at::Tensor& x,
+                                const nn::ForwardContext& context) {
+  if (!config_.has_norms_first) return norm.forward((this->*sum)(x, x, context));
+  const auto [normed, residual] = norm.forward_with_residual(x);
+  return (this->*sum)(normed, residual, context);
+}
+
+bool BartLayer::is_left_out(const at::Tensor& x, const nn::ForwardContext& context) const {
+  // The plan has the pass with all layers.
+  if (own().layerdrop == 0 || !context.drops() || x.is_meta()) return false;
+  const uint64_t key = ops::mix_key(nn::dropout_key(context.draw, left_out_place_));
+  return static_cast<double>(key >> 11) * 0x1p-53 < own().layerdrop;
 }
 
 at::Tensor BartLayer::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   const nn::ForwardContext own = is_decoder() ? context : of_source(context);
-  const at::Tensor attended = attend(x, own);
-  at::Tensor y = transform(is_decoder() ? attend_source(attended, context) : attended, own);
+  at::Tensor y;
+  if (!is_left_out(x, context)) {
+    y = with_norm(self_attention_.norm, &BartLayer::attend, x, own);
+    if (is_decoder()) y = with_norm(cross_attention_->norm, &BartLayer::attend_source, y, own);
+    y = with_norm(norm_, &BartLayer::transform, y, own);
+  } else if (is_decoder()) {
+    // The encoder's output gets a gradient of every layer.
+    y = x + context.pass.shelf->at(kEncoderOutput).narrow(0, 0, 0).sum().to(x.scalar_type());
+  } else {
+    y = x.clone();
+  }
   if (ends_encoder()) context.pass.shelf->at(kEncoderOutput) = y;
+  return y;
+}
+
+BartEncoderNorm::BartEncoderNorm(const BartConfig& config, at::ScalarType storage)
+    : norm_("model.encoder.layer_norm", config.d_model, kNormEpsilon, storage) {}
+
+std::vector<nn::Parameter*> BartEncoderNorm::parameters() {
+  std::vector<nn::Parameter*> list;
+  norm_.append_parameters(list);
+  return list;
+}
+
+at::Tensor BartEncoderNorm::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  const at::Tensor y = norm_.forward(x);
+  context.pass.shelf->at(kEncoderOutput) = y;
   return y;
 }
 
 BartHead::BartHead(const BartConfig& config, at::ScalarType storage,
                    std::shared_ptr<nn::Parameter> tied)
-    : lm_head_(make_lm_head(config, storage, std::move(tied))) {}
+    : lm_head_(make_lm_head(config, storage, std::move(tied))) {
+  if (config.has_norms_first) {
+    norm_.emplace("model.decoder.layer_norm", config.d_model, kNormEpsilon, storage);
+  }
+  if (!config.has_logits_bias) return;
+  auto bias = std::make_unique<nn::Parameter>(
+      kLogitsBias, std::vector<int64_t>{1, config.vocab_size}, at::kFloat);
+  bias->set_buffer();
+  lm_head_.attach_bias(std::move(bias));
+}
 
 std::vector<nn::Parameter*> BartHead::parameters() {
   std::vector<nn::Parameter*> list;
+  if (norm_) norm_->append_parameters(list);
   lm_head_.append_parameters(list);
   return list;
 }
 
+at::Tensor BartHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  return loss_or_logits(norm_ ? norm_->forward(x) : x, lm_head_, context);
+}
+
 at::Tensor BartHead::logits(const at::Tensor& x) {
-  return lm_head_.forward(x, nn::ForwardContext{}).to(at::kFloat);
+  return lm_head_.forward(norm_ ? norm_->forward(x) : x, nn::ForwardContext{}).to(at::kFloat);
 }
 
 }  // namespace strata::models

@@ -1,8 +1,8 @@
-// The blocks of a BART model: the embeddings of encoder and decoder, BartLayer of both, the head.
-// Owns: their layers and the order of operations. Never: gathering, checkpointing, the chain
-// (bart/model.h).
+// The blocks of a BART model and of those made like it: the embeddings of encoder and decoder,
+// BartLayer of both, the encoder's last norm, the head. Owns: their layers and the order of
+// operations. Never: gathering, checkpointing, the chain (bart/model.h).
 //
-// A norm stands after each sum.
+// Norms stand behind each sum, or ahead of what is added and behind all layers of a stack.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,10 @@
 
 namespace strata::models {
 
-// Rows of tokens and of positions, their norm, dropout.
+// The buffer that is added to logits; most families' files hold zeros under this name.
+inline constexpr const char* kLogitsBias = "final_logits_bias";
+
+// Rows of tokens and of positions, of some families their norm, dropout.
 class BartEmbedding final : public Block {
  public:
   // `shared`: one weight for both stacks.
@@ -26,7 +29,10 @@ class BartEmbedding final : public Block {
                 at::ScalarType storage, uint64_t place_id);
 
   BlockKind kind() const override { return BlockKind::kEmbedding; }
-  std::string class_name() const override { return "BartScaledWordEmbedding"; }
+  std::string class_name() const override {
+    const bool is_plain = config_.positions == BartPositions::kMarian;
+    return is_plain ? "Embedding" : config_.prefix + "ScaledWordEmbedding";
+  }
   std::string path() const override { return path_ + ".embed_tokens"; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {}; }
@@ -34,16 +40,19 @@ class BartEmbedding final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
+  // Of the stack's own tokens; `x` as forward() has it.
+  at::Tensor positions(const at::Tensor& x, const nn::ForwardContext& own);
+
   BartConfig config_;
   Stack stack_;
   std::string path_;
   std::shared_ptr<nn::Parameter> shared_;
-  nn::Parameter positions_;
-  nn::LayerNorm norm_;
+  std::optional<nn::Parameter> positions_;
+  std::optional<nn::LayerNorm> norm_;
   uint64_t place_id_;
 };
 
-// The projections of one attention, with the norm after it.
+// The projections of one attention, with its norm.
 struct BartAttention {
   BartAttention(const std::string& path, const std::string& norm_path, int64_t d_model,
                 at::ScalarType storage, DropoutPlaces& places);
@@ -62,7 +71,7 @@ class BartLayer final : public Block {
 
   BlockKind kind() const override { return BlockKind::kLayer; }
   std::string class_name() const override {
-    return is_decoder() ? "BartDecoderLayer" : "BartEncoderLayer";
+    return config_.prefix + (is_decoder() ? "DecoderLayer" : "EncoderLayer");
   }
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
@@ -74,15 +83,27 @@ class BartLayer final : public Block {
  private:
   bool is_decoder() const { return stack_ == Stack::kDecoder; }
   // Its output is what the decoder reads.
-  bool ends_encoder() const { return !is_decoder() && index_ + 1 == config_.encoder.layers; }
+  bool ends_encoder() const {
+    return !is_decoder() && !config_.has_norms_first && index_ + 1 == config_.encoder.layers;
+  }
   const BartStackConfig& own() const { return is_decoder() ? config_.decoder : config_.encoder; }
   nn::BiasedAttentionShape shape_of(const nn::Batch& queries, const nn::Batch& keys,
                                     uint64_t place) const;
-  // The norms of x + attention(x) over the stack's own tokens, x + attention(x, encoder's output)
-  // and x + mlp(x).
-  at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
-  at::Tensor attend_source(const at::Tensor& x, const nn::ForwardContext& context);
-  at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
+  // residual + attention(x) over the stack's own tokens, residual + attention(x, encoder's output)
+  // and residual + mlp(x).
+  at::Tensor attend(const nn::Remakable& x, const at::Tensor& residual,
+                    const nn::ForwardContext& context);
+  at::Tensor attend_source(const nn::Remakable& x, const at::Tensor& residual,
+                           const nn::ForwardContext& context);
+  at::Tensor transform(const nn::Remakable& x, const at::Tensor& residual,
+                       const nn::ForwardContext& context);
+  // Such a sum with the norm where the family has it.
+  using Sum = at::Tensor (BartLayer::*)(const nn::Remakable&, const at::Tensor&,
+                                        const nn::ForwardContext&);
+  at::Tensor with_norm(nn::LayerNorm& norm, Sum sum, const at::Tensor& x,
+                       const nn::ForwardContext& context);
+  // Whether this pass of training leaves the layer out; all ranks draw alike.
+  bool is_left_out(const at::Tensor& x, const nn::ForwardContext& context) const;
 
   BartConfig config_;
   Stack stack_;
@@ -93,9 +114,27 @@ class BartLayer final : public Block {
   nn::Linear fc1_, fc2_;
   nn::LayerNorm norm_;
   uint64_t hidden_place_, output_place_;
+  uint64_t left_out_place_ = 0;
 };
 
-// The output layer and the loss.
+// The norm behind an encoder whose layers have theirs first: every layer of the decoder reads it.
+class BartEncoderNorm final : public Block {
+ public:
+  BartEncoderNorm(const BartConfig& config, at::ScalarType storage);
+
+  BlockKind kind() const override { return BlockKind::kLayer; }
+  std::string class_name() const override { return "LayerNorm"; }
+  std::string path() const override { return "model.encoder.layer_norm"; }
+  std::vector<nn::Parameter*> parameters() override;
+  std::vector<nn::Linear*> linears() override { return {}; }
+  std::vector<Shelved> makes() const override { return {{kEncoderOutput, true}}; }
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
+
+ private:
+  nn::LayerNorm norm_;
+};
+
+// The decoder's last norm where its layers have theirs first, the output layer and the loss.
 class BartHead final : public Block {
  public:
   // `tied`: the embedding's weight, or null for a weight of its own.
@@ -106,15 +145,14 @@ class BartHead final : public Block {
   std::string path() const override { return "lm_head"; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override { return {&lm_head_}; }
-  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override {
-    return loss_or_logits(x, lm_head_, context);
-  }
+  at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   // fp32 [rows, vocab].
   at::Tensor logits(const at::Tensor& x);
   nn::Linear& lm_head() { return lm_head_; }
 
  private:
+  std::optional<nn::LayerNorm> norm_;
   nn::Linear lm_head_;
 };
 

@@ -34,22 +34,31 @@ const std::string_view kNllbCodes =
     "uzn_Latn vec_Latn vie_Latn war_Latn wol_Latn xho_Latn ydd_Hebr yor_Latn yue_Hant zho_Hans "
     "zho_Hant zul_Latn";
 
+const std::string_view kM2m100Codes =
+    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl "
+    "gu ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn "
+    "mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn "
+    "tr uk ur uz vi wo xh yi yo zh zu";
+const std::string_view kWmt21Codes = "en ha is ja cs ru zh de";
+
 namespace {
 
-void add_words(std::string_view text, Json& list) {
+void add_words(std::string_view text, std::string_view mark, Json& list) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(' ', begin), text.size());
-    list.push_back(std::string(text.substr(begin, end - begin)));
+    std::string name(mark);
+    name += text.substr(begin, end - begin);
+    list.push_back(name += mark);
     begin = end + 1;
   }
 }
 
 }  // namespace
 
-Json listed_codes(std::string_view codes, std::string_view more) {
+Json listed_codes(std::string_view codes, std::string_view more, std::string_view mark) {
   Json list = Json::array();
-  add_words(codes, list);
-  add_words(more, list);
+  add_words(codes, mark, list);
+  add_words(more, mark, list);
   return list;
 }
 

@@ -9,10 +9,11 @@ namespace strata::text {
 
 // Names with a space between.
 extern const std::string_view kMbartCodes;
-extern const std::string_view kMoreMbart50Codes;  // mBART-50 has those of mBART and these
-extern const std::string_view kNllbCodes;         // FLORES-200
+extern const std::string_view kMoreMbart50Codes;          // mBART-50 has those of mBART and these
+extern const std::string_view kNllbCodes;                 // FLORES-200
+extern const std::string_view kM2m100Codes, kWmt21Codes;  // of M2M-100, without their marks
 
-// The names as a JSON array.
-Json listed_codes(std::string_view codes, std::string_view more = {});
+// The names as a JSON array, each between two of `mark`.
+Json listed_codes(std::string_view codes, std::string_view more = {}, std::string_view mark = {});
 
 }  // namespace strata::text

@@ -105,6 +105,9 @@ const std::vector<PieceRule>& rules() {
                  {.content = "<unk>NOTUSED", .score = -100}},
        .num_replaced = 1,
        .last = {kMask}},
+      // Their ids are another file's.
+      {.tokenizer_class = "M2M100Tokenizer", .joins = kNowhere},
+      {.tokenizer_class = "MarianTokenizer", .joins = kNowhere},
       {.tokenizer_class = "MBartTokenizer",
        .model = kUnigram,
        .joins = kBehind,

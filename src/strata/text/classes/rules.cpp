@@ -122,6 +122,10 @@ ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& set
   return rules;
 }
 
+bool maps_pieces(const std::string& tokenizer_class) {
+  return tokenizer_class == "M2M100Tokenizer" || tokenizer_class == "MarianTokenizer";
+}
+
 bool has_class_rules(const std::string& tokenizer_class) {
   return find_constructor(tokenizer_class) != nullptr;
 }

@@ -4,11 +4,21 @@
 // cannot be had; the rules stand in rules_*.cpp.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "strata/base/json.h"
 
 namespace strata::text {
+
+// Where a class puts the token of a text's language: before the text, or behind its end token.
+// `mark` stands on both sides of the code in the token.
+struct LanguageEnds {
+  bool is_first;
+  std::string mark = "";
+
+  std::string token_of(const std::string& code) const { return mark + code + mark; }
+};
 
 struct ClassRules {
   std::string name;                        // empty: the file as it is written
@@ -16,6 +26,8 @@ struct ClassRules {
   // The post-processor of the class, with the names of special tokens ("cls_token") or tokens
   // where ids belong; null: that of the file.
   Json post_processor = {};
+  std::optional<LanguageEnds> language_ends = {};
+  bool reads_code_prefix = false;  // ">>fra<<" at a text's beginning is a token
   // Where that post-processor counts: always, or only with or without one in the file.
   enum class Applies { kAlways, kIfFileHasNone, kIfFileHasOne };
   Applies post_processor_applies = Applies::kAlways;
@@ -35,6 +47,12 @@ void require_described_class(const std::string& tokenizer_class, bool has_tokeni
 // Requires: require_described_class() has accepted the class.
 ClassRules apply_class_rules(const std::string& tokenizer_class, const Json& settings,
                              Json& document, const std::string& subject);
+
+// The post-processor for a text of a language, as ClassRules has it.
+Json ends_of_language(const LanguageEnds& ends, const std::string& code);
+
+// Whether the class has the ids of its pieces in vocab.json, beside a SentencePiece model.
+bool maps_pieces(const std::string& tokenizer_class);
 
 // Whether the class has a pipeline of its own, and whether it reads SentencePiece models where
 // there is no tokenizer.json.

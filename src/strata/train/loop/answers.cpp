@@ -1,12 +1,14 @@
 #include "strata/train/loop/answers.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "strata/base/counted.h"
 #include "strata/base/error.h"
+#include "strata/base/labels.h"
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
 #include "strata/models/registry.h"
@@ -48,9 +50,43 @@ std::vector<int32_t> eos_ids_of(const Trainee& trainee, const text::Tokenizer& t
   return ids;
 }
 
+// An end is never banned, nor an id that the model lacks.
+std::vector<int32_t> banned_ids_of(const Trainee& trainee, const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> ids = trainee.generation.banned_ids;
+  const std::vector<int32_t> ends = eos_ids_of(trainee, tokenizer);
+  std::erase_if(ids, [&](int32_t id) {
+    return id < 0 || id >= trainee.model->vocab_size() || std::ranges::find(ends, id) != ends.end();
+  });
+  return ids;
+}
+
 // The reference gives all of them one score: the first is taken. -1: none.
 int64_t forced_token(const std::vector<int32_t>& ids) {
   return ids.empty() ? -1 : *std::ranges::min_element(ids);
+}
+
+int64_t first_token(const config::RunConfig& config, const text::Tokenizer& tokenizer,
+                    const Trainee& trainee) {
+  const std::string& code = config.data.forced_bos_token;
+  if (code.empty()) return forced_token(trainee.generation.forced_bos_ids);
+  return tokenizer.language_id(code).value();
+}
+
+// Of mBART, which has a start for each text in training, the target's language where its files say
+// nothing, as in run_translation.py.
+int64_t start_of(const config::RunConfig& config, const text::Tokenizer& tokenizer,
+                 const Trainee& trainee) {
+  if (trainee.generation.decoder_start_id) return *trainee.generation.decoder_start_id;
+  const Json in_config = trainee.model_config.value("decoder_start_token_id", Json());
+  if (in_config.is_number_integer()) return in_config.get<int64_t>();
+  const int64_t start = trainee.model->decoder_start_id().value();
+  if (start != kStartsWithLastToken) return start;
+  const config::DataConfig& data = config.data;
+  const auto id = tokenizer.language_id(data.lang.empty() ? data.target_lang : data.lang);
+  if (id) return *id;
+  throw ConfigError(
+      "generation_config.json: found no decoder_start_token_id, expected the token that answers "
+      "follow; add it, or leave predict_with_generate out");
 }
 
 std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& tokenizer) {
@@ -125,7 +161,7 @@ std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch&
                                                                 Trainee& trainee) {
   comm::Group& world = *trainee.store->mesh().world;
   const size_t documents = batch.source->offsets.size() - 1;
-  const int64_t start = trainee.model->decoder_start_id().value();
+  const int64_t start = options.start;
   std::vector<std::vector<int32_t>> answers(documents);
   std::vector<bool> is_done(documents, false);
   std::vector<int64_t> ids(documents, start);
@@ -147,6 +183,9 @@ std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch&
     const int64_t forced = is_last && options.forced_last >= 0 ? options.forced_last
                            : i == 0                            ? options.forced_first
                                                                : -1;
+    for (const int32_t id : options.banned_ids) {
+      logits.select(1, id).fill_(-std::numeric_limits<float>::infinity());
+    }
     at::Tensor chosen = logits.argmax(1).cpu();
     if (forced >= 0) chosen.fill_(forced);
     double num_open = 0;
@@ -176,9 +215,12 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
   const AnswerOptions options{max_answer_tokens(config, trainee.generation),
+                              start_of(config, tokenizer, trainee),
                               eos_ids_of(trainee, tokenizer),
-                              forced_token(trainee.generation.forced_bos_ids),
-                              forced_token(trainee.generation.forced_eos_ids), is_asked_to_stop};
+                              first_token(config, tokenizer, trainee),
+                              forced_token(trainee.generation.forced_eos_ids),
+                              banned_ids_of(trainee, tokenizer),
+                              is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {

@@ -27,10 +27,12 @@ std::vector<std::string> answer_warnings(const config::RunConfig& config);
 
 struct AnswerOptions {
   int64_t max_new_tokens;
+  int64_t start;                      // the token before each answer
   std::vector<int32_t> eos_ids = {};  // an answer ends with one of them
   // The first token of each answer, and the last one of those that have all; -1: the likeliest.
   int64_t forced_first = -1;
   int64_t forced_last = -1;
+  std::vector<int32_t> banned_ids = {};  // of tokens that are not forced
   StopRequest is_asked_to_stop = {};
 };
 

@@ -127,7 +127,7 @@ std::string run_evaluation_batch(const config::RunConfig& config, Trainee& train
   const std::string text = fmt::format("evaluation batch of {} tokens", longest.num_tokens);
   if (answer_tokens == 0) return text;
   greedy_answers(to_tensors(rows, trainee.store->options().device),
-                 {.max_new_tokens = answer_tokens}, trainee);
+                 {.max_new_tokens = answer_tokens, .start = 0}, trainee);
   return fmt::format("{} with answers of {}", text, answer_tokens);
 }
 

@@ -77,6 +77,35 @@ void pad_with_eos(const config::RunConfig& config, Vocabulary& vocabulary) {
   if (has_row || recipe.judges_documents()) tokenizer.set_pad_token(*specials.eos);
 }
 
+// Told to a tokenizer that marks the language of a text, as run_translation.py and
+// run_summarization.py tell it.
+void set_languages(const config::DataConfig& data, text::Tokenizer& tokenizer) {
+  if (!tokenizer.has_languages()) {
+    for (const auto& [name, code] :
+         {std::pair{"lang", data.lang}, {"forced_bos_token", data.forced_bos_token}}) {
+      if (code.empty()) continue;
+      throw ConfigError(
+          "{}: found \"{}\" for a tokenizer that marks no languages ({}), expected none; remove it",
+          name, code, tokenizer.pipeline());
+    }
+    return;
+  }
+  const bool is_one = !data.lang.empty();
+  if (!is_one && data.source_lang.empty()) {
+    throw ConfigError(
+        "source_lang: found none for {}, which marks the language of each text, expected its code; "
+        "add --source_lang and --target_lang, or --lang for columns of one language",
+        tokenizer.pipeline());
+  }
+  tokenizer.set_languages(is_one ? data.lang : data.source_lang,
+                          is_one ? data.lang : data.target_lang,
+                          is_one ? "lang" : "source_lang and target_lang");
+  if (data.forced_bos_token.empty() || tokenizer.language_id(data.forced_bos_token)) return;
+  throw ConfigError(
+      "forced_bos_token: found \"{}\", expected a language of {} such as {}; change it",
+      data.forced_bos_token, tokenizer.pipeline(), is_one ? data.lang : data.target_lang);
+}
+
 models::ReadRows rows_of(const shard::Source& source, const nn::Parameter& parameter) {
   const int64_t columns = parameter.shape().size() > 1 ? parameter.shape()[1] : 1;
   return [&source, &parameter, columns](int64_t begin, int64_t count) {
@@ -95,6 +124,7 @@ Vocabulary load_vocabulary(const config::RunConfig& config, int64_t num_old_rows
       *result.tokenizer, config.data.chat_template_path, config.data.chat_template_format);
   if (!config.data.eos_token.empty()) result.tokenizer->set_eos_token(config.data.eos_token);
   if (!config.data.pad_token.empty()) result.tokenizer->set_pad_token(config.data.pad_token);
+  if (config::recipe_of(config).has_encoder) set_languages(config.data, *result.tokenizer);
   result.num_old_rows = result.num_rows = num_old_rows;
   if (num_old_rows == 0) {
     pad_with_eos(config, result);
