@@ -83,6 +83,19 @@ def test_a_request_to_stop_while_a_run_loads(inputs, tmp_path, ranks):
     assert run_strata({**flags, "dataset_name": inputs.data("messages")}, ranks).state["global_step"] == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_request_to_stop_reaches_all_ranks_while_a_run_loads(inputs, tmp_path, rank):
+    """One rank alone is told: the other, which waits for it, is by the launcher, with the same end."""
+    flags = base_flags(inputs.model("odd"), inputs.data("messages", train=20000), tmp_path / "out", max_steps=2)
+    process = start_strata(flags, 2)
+    wait_for_handlers(process, 2, signal.SIGUSR1)
+    os.kill(pids_of_ranks(process, 2)[rank], signal.SIGUSR1)
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 75, text
+    assert text.count("stopped on request before training began") == 1
+    assert "error" not in text and not list((tmp_path / "out").glob("*.safetensors"))
+
+
 def holds(pid, number):
     """Whether the signal waits there."""
     try:

@@ -108,8 +108,9 @@ def test_hosts_without_weights_get_them_from_rank_0(inputs, hosts, tmp_path):
         (expected.folder / "model.safetensors").read_bytes()
     codes, texts = run_on_hosts(hosts, dict(flags, output_dir=tmp_path / "each"))
     assert 0 not in codes
-    assert "neither model.safetensors nor" in texts[1]
-    assert "no weights" in texts[0] and "on rank 1" in texts[0]
+    missing = "no weights of the model (m: found neither model.safetensors nor model.safetensors.index.json)"
+    assert f'found "{missing}" on rank 1 but "weights of the model with content' in texts[1]
+    assert f'on rank 0 but "{missing}" on rank 1, expected the same on all ranks; start every rank' in texts[0]
 
 
 def test_weights_that_rank_0_cannot_read_end_all_ranks(inputs, hosts, tmp_path):

@@ -226,6 +226,17 @@ def test_a_second_start_reads_the_cache(inputs, tmp_path):
     assert "two" in third.stdout and len(list((home / "strata" / "tokens").glob("*.tokens"))) == 2
 
 
+def test_answers_of_pairs_are_counted_one_by_one(inputs, tmp_path):
+    """kto over pairs: of four answers in two rows the long one is cut, and the one whose prompt is too long is left out with its pair's."""
+    rows = [{"prompt": "a", "chosen": "x" * 100, "rejected": "b"}, {"prompt": "y" * 100, "chosen": "c", "rejected": "d"}]
+    result = run("preview", "kto", "--model_name_or_path", inputs.model("plain"), "--dataset_name", save(tmp_path, rows), "--max_length", 20)
+    assert result.returncode == 0, result.stderr
+    for words in ("rows read                2", "left out                 2 answers without a trained token, 0 bad",
+                  "longer than 20           3 answers (long_rows: truncate)", "left out 2 answers without a trained token after truncation to 20",
+                  "data: 3 answers with more than 20 tokens (long_rows: truncate)"):
+        assert words in result.stdout, result.stdout
+
+
 def test_long_rows(inputs, tmp_path):
     rows = [{"text": "a"}, {"text": "x" * 100}, {"text": "b"}]
     data = save(tmp_path, rows)

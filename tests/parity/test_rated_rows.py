@@ -178,6 +178,15 @@ def test_long_answers_are_left_out_where_that_is_wanted(stack, tmp_path):
     assert found["stats"]["longest_rows"][0]["tokens"] <= 16
 
 
+def test_answers_of_pairs_are_counted_where_nothing_is_left(stack, tmp_path):
+    """Oracle: two answers a pair, each dropped by itself."""
+    folder = save_tokenizer(tmp_path / "tokenizer", stack.tokenizer, CHATML)
+    pair = {"prompt": "a b c d", "chosen": " e", "rejected": " f"}
+    answer, = probe(tmp_path / "probe", [request(folder, save_rows(tmp_path, [pair] * 3), may_fail=True, max_length=4, mismatched_rows=3)])
+    assert answer == {"error": "probe: found no answer to train on in 3 rows (6 answers dropped because nothing is left of them, 6 longer than "
+                               "max_length 4 (truncate), 0 bad), expected at least one; check max_length"}
+
+
 TEXT = {"prompt": "a", "completion": " b", "label": True}
 ERRORS = {
     "a_label_of_text": (dict(TEXT, label="yes"), ':1: found "yes" in "label", expected true or false (or 1 or 0); write true where the answer is desirable'),

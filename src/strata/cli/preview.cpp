@@ -171,8 +171,13 @@ class PreviewMaker {
     add("rows read", fmt::format("{}", stats.num_sources));
     add("rows to train on",
         fmt::format("{} with {}", seen.rows, counted(seen.documents, "document")));
-    add("left out",
-        fmt::format("{} without a trained token, {} bad", stats.num_dropped, stats.bad_rows.count));
+    // A pair is two rated answers, which are left out or cut each by itself.
+    const bool are_rated = config::recipe_of(config_).reads_ratings;
+    const auto number = [&](int64_t count) {
+      return are_rated ? counted(count, "answer") : std::to_string(count);
+    };
+    add("left out", fmt::format("{} without a trained token, {} bad", number(stats.num_dropped),
+                                stats.bad_rows.count));
     const int64_t length = sets_.max_length;
     if (config::recipe_of(config_).has_encoder) {
       add("cut",
@@ -181,7 +186,7 @@ class PreviewMaker {
                       config_.data.max_target_length));
     } else if (length > 0) {
       add(fmt::format("longer than {}", length),
-          fmt::format("{} (long_rows: {})", stats.num_long, config_.data.long_rows));
+          fmt::format("{} (long_rows: {})", number(stats.num_long), config_.data.long_rows));
     }
     add("tokens per epoch",
         fmt::format("{}, of which {} ({}) are trained", seen.tokens, seen.trained_tokens,

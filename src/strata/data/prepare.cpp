@@ -125,16 +125,21 @@ class Preparation::Steps {
     if (options_.progress) options_.progress(stats_.num_sources, 1.0);
     if (stats_.num_targets > 0) return stats_;
     const BadRows& bad = stats_.bad_rows;
+    // A pair is two rated answers, each of which may be dropped by itself.
+    const std::string dropped = options_.rated ? counted(stats_.num_dropped, "answer")
+                                               : fmt::format("{} of them", stats_.num_dropped);
     throw FormatError(
-        "{}: found no {} to train on in {} ({} of them dropped because {}, {} longer than "
+        "{}: found no {} to train on in {} ({} dropped because {}, {} longer than "
         "max_length {} ({}), {} bad), expected at least one; check {}max_length{}",
         options_.subject,
         options_.preference ? "pair"
         : options_.rated    ? "answer"
         : options_.labelled ? "text"
                             : "token",
-        counted(stats_.num_sources, "row"), stats_.num_dropped,
-        learns_answers() ? "nothing is left of an answer" : "all their labels are masked",
+        counted(stats_.num_sources, "row"), dropped,
+        options_.rated     ? "nothing is left of them"
+        : learns_answers() ? "nothing is left of an answer"
+                           : "all their labels are masked",
         stats_.num_long, options_.max_length, options_.long_rows, bad.count,
         learns_answers() ? "" : "the label masks and ",
         bad.count > 0 ? "; the first bad row: " + bad.first : "");

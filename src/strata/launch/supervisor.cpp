@@ -90,10 +90,10 @@ class Supervisor {
              return worker.wait_status == 0 || stopped(worker);
            });
   }
-  // Also a run that had no answer to the request yet.
+  // Also a run that had no answer to the request yet, and one that missed a rank that had.
   bool has_ended_as_asked(const Worker& worker) const {
     const int status = worker.wait_status;
-    return has_stopped(worker) ||
+    return has_stopped(worker) || (ends_unbegun_run_ && status != 0) ||
            (has_passed_request_on_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
   }
 
@@ -278,6 +278,18 @@ class Supervisor {
     return is_busy;
   }
 
+  // Ranks save together, and one that was told to stop before the first step ends without. What the
+  // others may be in waits for it, and has nothing to save either.
+  static bool has_saved(const Worker& worker) {
+    return worker.watched->read().phase.starts_with(kSavingPhase);
+  }
+  void end_unbegun_run() {
+    if (std::exchange(ends_unbegun_run_, true)) return;
+    has_passed_request_on_ = true;
+    signal_all(SIGUSR1);
+    stop_within(options_.grace);
+  }
+
   void handle_signals() {
     while (int number = signals_.next()) {
       if (number == SIGCHLD) continue;
@@ -303,13 +315,14 @@ class Supervisor {
       if (worker.wait_status == 0) continue;
       if (has_ended_as_asked(worker)) {
         if (!deadline_) let_save(options_.grace_after_term);  // the others save too
+        if (plan_.runs_recipe && !has_saved(worker)) end_unbegun_run();
         continue;
       }
       if (!cause || (WIFSIGNALED(worker.wait_status) && !WIFSIGNALED(cause->wait_status))) {
         cause = &worker;
       }
     }
-    if (!cause || interrupted_by_ != 0) return;
+    if (!cause || ends_unbegun_run_ || interrupted_by_ != 0) return;
     const int code = exit_code_of(cause->wait_status);
     if (failed_elsewhere_ && code == kWrongSettings) exit_code_ = code;  // it says so itself
     if (exit_code_ != 0) return;
@@ -359,6 +372,7 @@ class Supervisor {
   int interrupted_by_ = 0;              // the first signal that told this process to stop
   bool has_interrupt_ = false;          // a SIGINT was among them
   bool has_passed_request_on_ = false;  // SIGUSR1
+  bool ends_unbegun_run_ = false;       // a rank was told to stop before the first step
   int exit_code_ = 0;
   bool failed_elsewhere_ = false;       // on another machine, which exit_code_ says
   bool was_stopped_elsewhere_ = false;  // it was no failure, but a request

@@ -261,16 +261,18 @@ std::vector<std::string> find_data_mistakes(const config::RunConfig& config,
 std::vector<std::string> describe_losses(const data::DatasetStats& stats,
                                          const config::RunConfig& config, int64_t max_length) {
   const config::DataConfig& settings = config.data;
+  // A pair is two rated answers.
+  const char* noun = config::recipe_of(config).reads_ratings ? "answer" : "row";
   std::vector<std::string> lines;
   if (stats.num_dropped > 0) {
     lines.push_back(
         fmt::format("data: left out {} without a trained token after truncation "
                     "to {}",
-                    counted(stats.num_dropped, "row"), max_length));
+                    counted(stats.num_dropped, noun), max_length));
   }
   if (stats.num_long > 0) {
     lines.push_back(fmt::format("data: {} with more than {} tokens (long_rows: {})",
-                                counted(stats.num_long, "row"), max_length, settings.long_rows));
+                                counted(stats.num_long, noun), max_length, settings.long_rows));
   }
   const auto add_cut = [&](int64_t count, const char* noun, const char* setting, int64_t most) {
     if (count == 0) return;

@@ -1,5 +1,6 @@
 #include "strata/train/same_inputs.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 
@@ -48,8 +49,10 @@ std::string weights_line(const std::string& what, const std::filesystem::path& f
     const hf::ModelFolder files(folder);
     return fmt::format("weights of the {} with content {}\n", what, hf::weights_fingerprint(files));
   } catch (const Error& error) {
+    // Without what it expects and advises: another sentence does that, in whose middle this stands.
     const std::string cause = error.what();
-    return fmt::format("no weights of the {}: {}\n", what, cause.substr(0, cause.find('\n')));
+    return fmt::format("no weights of the {} ({})\n", what,
+                       cause.substr(0, std::min(cause.find('\n'), cause.find(", expected "))));
   }
 }
 

@@ -196,6 +196,17 @@ TEST_F(Supervision, WhoIgnoresTermIsKilled) {
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
 }
 
+// The others wait for it in a collective, whatever they answer: it does not come back, and nothing
+// is lost. Had it saved, they would save too and end by themselves.
+TEST_F(Supervision, ARankThatStopsBeforeTheFirstStepEndsAll) {
+  LaunchPlan plan =
+      shell("[ $RANK != 1 ] || exit 75; trap '' USR1; while :; do sleep 0.05; done", 3);
+  plan.runs_recipe = true;
+  grace_after_term_ = std::chrono::seconds(2);
+  EXPECT_EQ(run(plan), kStoppedExitCode);
+  EXPECT_EQ(text("err"), "");
+}
+
 TEST_F(Supervision, WhatARankLeftBehindIsKilled) {
   EXPECT_EQ(run(shell("sleep 60 & echo $! > $FOLDER/left", 1)), 0);
   std::string pid = text("left");
