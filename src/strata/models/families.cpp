@@ -187,6 +187,7 @@ Family encoder(const char* classifier, const char* head_dense) {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"afmoe", {create_layers<parse_afmoe_config, make_mixture_layers>, nullptr}},
       {"albert",
        encoder<parse_albert_config>("AlbertForSequenceClassification", "albert.pooler.weight")},
       {"apertus", {create_layers<parse_apertus_config, make_plain_mlp_layers>, nullptr}},
@@ -227,6 +228,7 @@ const std::map<std::string, Family>& families() {
       {"exaone_moe", {create_layers<parse_exaone_moe_config, make_mixture_layers>, nullptr}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
       {"falcon_h1", {create_layers<parse_falcon_h1_config, make_falcon_h1_layers>, nullptr}},
+      {"flex_olmo", {create_layers<parse_flex_olmo_config, make_mixture_layers>, nullptr}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
@@ -255,6 +257,7 @@ const std::map<std::string, Family>& families() {
         .experts_are_transposed = true}},
       {"gptj", {create_rotary_decoder<parse_gptj_config>, "GPTJForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
+      {"granite_swa", {create_llama<parse_granite_swa_config>, nullptr}},
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
       {"granitemoeshared",
        {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
@@ -283,6 +286,7 @@ const std::map<std::string, Family>& families() {
                           {"w2", "down_proj", 0}}}},
       {"llama", {create_llama<parse_llama_config>, "LlamaForSequenceClassification"}},
       {"llama4_text", {create_layers<parse_llama4_text_config, make_llama4_layers>, nullptr}},
+      {"mellum", {create_layers<parse_mellum_config, make_mixture_layers>, nullptr}},
       {"minicpm3",
        {create_layers<parse_minicpm3_config, make_deepseek_layers>,
         "MiniCPM3ForSequenceClassification"}},
@@ -341,6 +345,7 @@ const std::map<std::string, Family>& families() {
        {create_layers<parse_seed_oss_config, make_extended_layers>,
         "SeedOssForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
+      {"solar_open", {create_layers<parse_solar_open_config, make_mixture_layers>, nullptr}},
       {"stablelm",
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
       {"starcoder2",
@@ -349,7 +354,8 @@ const std::map<std::string, Family>& families() {
       {"umt5", {create_t5<parse_umt5_config>, nullptr, /*has_encoder=*/true}},
       {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
-                                                        "classifier.dense.weight")}};
+                                                        "classifier.dense.weight")},
+      {"youtu", {create_layers<parse_youtu_config, make_deepseek_layers>, nullptr}}};
   return kFamilies;
 }
 
