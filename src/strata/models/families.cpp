@@ -6,6 +6,7 @@
 #include "strata/models/bert/model.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/deepseek/layers.h"
+#include "strata/models/eurobert/model.h"
 #include "strata/models/falcon/model.h"
 #include "strata/models/falcon_h1/layers.h"
 #include "strata/models/gemma4/model.h"
@@ -104,6 +105,14 @@ std::unique_ptr<Model> create_modernbert(const Json& json, const ModelOptions& o
   config.has_new_dense = options.has_new_dense;
   config.rope.buffer_type = config.window_rope.buffer_type = options.buffers;
   return std::make_unique<ModernBertModel>(config, options.storage);
+}
+
+std::unique_ptr<Model> create_eurobert(const Json& json, const ModelOptions& options) {
+  EuroBertConfig config = parse_eurobert_config(json);
+  apply(json, options, config.llama);
+  config.llama.num_labels = require_labels(json, config.llama.architecture);
+  config.has_new_dense = options.has_new_dense;
+  return std::make_unique<EuroBertModel>(config, options.storage);
 }
 
 template <Gpt2Config (*parse)(const Json&)>
@@ -224,6 +233,10 @@ const std::map<std::string, Family>& families() {
                                                 "classifier.dense.weight")},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
       {"ernie4_5_moe", {create_layers<parse_ernie4_5_moe_config, make_mixture_layers>, nullptr}},
+      {"eurobert",
+       {.create = create_eurobert,
+        .classifier = "EuroBertForSequenceClassification",
+        .head_dense = "dense.weight"}},
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
       {"exaone_moe", {create_layers<parse_exaone_moe_config, make_mixture_layers>, nullptr}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
