@@ -161,21 +161,21 @@ def test_a_resumed_run_is_equal_to_the_bit(inputs, encoder, tmp_path, settings):
     assert (found.folder / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body", "deberta", "albert", "eurobert"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body", "deberta", "albert", "eurobert", "deberta_1"])
 def test_an_adapter_is_read_and_merged(inputs, encoder, tmp_path, name):
     """By PEFT over the same base, and as a whole model by transformers: each tells what the run told."""
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     targets = {"distilbert": ["q_lin", "lin1"], "modernbert": ["Wqkv", "dense"],
-               "modernbert_body": ["Wqkv", "Wo"], "eurobert": ["q_proj", "o_proj"], "deberta": ["query_proj", "dense"], "albert": ["query", "ffn", "pooler"]}.get(
+               "modernbert_body": ["Wqkv", "Wo"], "eurobert": ["q_proj", "o_proj"], "deberta_1": ["in_proj", "dense"], "deberta": ["query_proj", "dense"], "albert": ["query", "ffn", "pooler"]}.get(
                    name, ["query", "dense"])
     run = run_strata(flags_of(inputs, encoder(name), tmp_path / "out", **{**LORA, **EVALUATED}, lora_target_modules=targets),
                      recipe="classify")
     told = [row for row in run.history if "eval_loss" in row][-1]["eval_loss"]
     saved = load_file(run.folder / "adapter_model.safetensors")
     began_anew = [key for key in saved if ("pooler.dense.weight" in key or ".head." in key or key.endswith("model.dense.weight")) and "lora" not in key]
-    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body", "deberta", "eurobert")), began_anew
+    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body", "deberta", "eurobert", "deberta_1")), began_anew
     text = strata("merge-adapter", run.folder, tmp_path / "merged")
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     kept = load_file(tmp_path / "merged" / "model.safetensors")

@@ -218,6 +218,8 @@ const std::map<std::string, Family>& families() {
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"cwm", {create_llama<parse_cwm_config>, nullptr}},
+      {"deberta",
+       encoder<parse_deberta_config>("DebertaForSequenceClassification", "pooler.dense.weight")},
       {"deberta-v2", encoder<parse_deberta_v2_config>("DebertaV2ForSequenceClassification",
                                                       "pooler.dense.weight")},
       {"deepseek_v2",
