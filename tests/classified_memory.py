@@ -10,7 +10,7 @@ from memory_table import H, HEADS, I, L, LORA, V, accumulation
 
 BERT = dict(hidden_size=H, intermediate_size=I, num_hidden_layers=L, num_attention_heads=HEADS, max_position_embeddings=512)
 ENCODERS = {**dict.fromkeys(("bert", "bert_mlm", "roberta", "xlm_roberta"), BERT),
-            "deberta": dict(BERT, position_buckets=64), "albert": dict(BERT, embedding_size=128),
+            "eurobert": BERT, "deberta": dict(BERT, position_buckets=64), "albert": dict(BERT, embedding_size=128),
             "distilbert": dict(dim=H, hidden_dim=I, n_layers=L, n_heads=HEADS, max_position_embeddings=512)}
 EVALUATED = dict(eval_strategy="steps", eval_steps=2, per_device_eval_batch_size=8, splits="train,test")
 
@@ -26,6 +26,7 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="bert", activation_checkpointing="full")),
     (2, "FULL_SHARD", dict(LORA, model="bert", bf16=True, dtype="bfloat16", **EVALUATED)),
     (1, "NO_SHARD", dict(LORA, model="bert", load_in_4bit=True, activation_checkpointing="attention")),
+    (2, "FULL_SHARD", dict(model="eurobert", bf16=True, activation_checkpointing="selective")),
     (1, "NO_SHARD", dict(model="bert undropped", per_device_train_batch_size=8)),
     (2, "FULL_SHARD", dict(model="bert undropped", activation_checkpointing="attention", **EVALUATED)),
     (2, "FULL_SHARD", dict(model="roberta", **EVALUATED)),

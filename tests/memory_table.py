@@ -92,6 +92,8 @@ DEEPSEEK = dict(MODEL, family="deepseek_v3", num_key_value_heads=HEADS, num_hidd
                 kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=32, v_head_dim=48, n_routed_experts=16, n_group=4,
                 topk_group=2, num_experts_per_tok=4, moe_intermediate_size=128)
 MIXTRAL = dict(MODEL, family="mixtral", num_local_experts=3)
+AFMOE = dict(MODEL, family="afmoe", num_hidden_layers=3, head_dim=64, sliding_window=32, global_attn_every_n_layers=2, num_experts=16,
+             num_experts_per_tok=4, moe_intermediate_size=128, num_shared_experts=1)
 OLMOE = dict(MODEL, family="olmoe", num_hidden_layers=3, clip_qkv=0.5, num_experts=16, num_experts_per_tok=4)
 OLMOE["intermediate_size"] = 128
 GRANITE_SHARED = dict(MODEL, family="granitemoeshared", num_hidden_layers=3, residual_multiplier=0.7, num_local_experts=16,
@@ -262,6 +264,7 @@ TABLE = [
     (1, "NO_SHARD", dict(LORA, lora_dropout=0.0, model="glm4_moe", load_in_4bit=True)),
     (1, "NO_SHARD", dict(model="deepseek", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="deepseek", dtype="bfloat16", bf16=True, **WHOLE)),
+    (2, "FULL_SHARD", dict(model="afmoe", gradient_checkpointing_mode="selective")),
     (1, "NO_SHARD", dict(model="olmoe", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(LORA, lora_dropout=0.0, model="granite shared", dtype="bfloat16", bf16=True, **WHOLE)),
     (1, "NO_SHARD", dict(model="llama4", **WHOLE)),
@@ -351,7 +354,7 @@ def other_model(name, beside):
               "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO,
               "falcon 40b": FALCON_40B, "bloom": BLOOM, "mpt": MPT,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
-              "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,
+              "afmoe": AFMOE, "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,
               "gpt_oss": GPT_OSS}
     return save_model(folder, models[name], None if name in ("phi3", "granite") else "bfloat16")
 

@@ -12,8 +12,11 @@ BASES = {"bert": BASE, "roberta": ROBERTA_BASE, "xlm-roberta": ROBERTA_BASE, "ca
          # A vector for each of three distances to a side, then one for several.
          "deberta-v2": dict(BASE, relative_attention=True, position_buckets=6, norm_rel_ebd="layer_norm", share_att_key=True,
                             pos_att_type="p2c|c2p", position_biased_input=False),
+         "deberta": dict(BASE, relative_attention=True, pos_att_type="c2p|p2c", position_biased_input=False),
          "distilbert": dict(vocab_size=97, dim=32, hidden_dim=52, n_layers=2, n_heads=4, max_position_embeddings=64,
                             dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0),
+         "eurobert": dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4,
+                          max_position_embeddings=64, pad_token_id=0),
          # A window of four tokens on each side, in the second and the third layer.
          "modernbert": dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_hidden_layers=3, num_attention_heads=4,
                             max_position_embeddings=64, local_attention=8, pad_token_id=0)}
@@ -23,12 +26,14 @@ MODELS = {"bert": ("bert", "ForPreTraining"), "bert_mlm": ("bert", "ForMaskedLM"
           "modernbert": ("modernbert", "ForMaskedLM"), "body": ("bert", "Model"), "modernbert_body": ("modernbert", "Model"),
           "bert_segments": ("bert", "ForPreTraining"), "electra": ("electra", "ForPreTraining"),
           "camembert": ("camembert", "ForMaskedLM"), "mpnet": ("mpnet", "ForMaskedLM"), "deberta": ("deberta-v2", "ForMaskedLM"),
-          "albert": ("albert", "ForPreTraining")}
+          "albert": ("albert", "ForPreTraining"), "eurobert": ("eurobert", "ForMaskedLM"),
+          "deberta_1": ("deberta", "ForMaskedLM")}
 DROPS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout", "dropout", "attention_dropout",
          "seq_classif_dropout", "embedding_dropout", "mlp_dropout", "cls_dropout", "pooler_dropout", "classifier_dropout_prob")
 PREFIXES = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert",
             "modernbert": "ModernBert", "camembert": "Camembert", "electra": "Electra", "mpnet": "MPNet",
-            "deberta-v2": "DebertaV2", "albert": "Albert"}
+            "deberta-v2": "DebertaV2", "albert": "Albert", "eurobert": "EuroBert",
+            "deberta": "Deberta"}
 OF_FAIRSEQ = ("roberta", "xlm-roberta", "camembert", "mpnet")  # their tokens, and positions from the padding's on
 
 
@@ -57,7 +62,9 @@ def own_drops(family):
     """Rates that BASES does not name."""
     if family == "modernbert":
         return "embedding_dropout", "attention_dropout", "mlp_dropout", "classifier_dropout"
-    if family == "deberta-v2":
+    if family == "eurobert":
+        return ("attention_dropout",)
+    if family in ("deberta", "deberta-v2"):
         return "cls_dropout", "pooler_dropout"
     return () if family == "distilbert" else ("classifier_dropout",)
 

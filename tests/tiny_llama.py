@@ -131,6 +131,16 @@ DOTS1 = dict(PLAIN, family="dots1", n_routed_experts=6, n_group=3, topk_group=2,
              n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=1.5)
 EXAONE_MOE = dict(PLAIN, family="exaone_moe", num_hidden_layers=3, sliding_window=7, sliding_window_pattern=2, num_experts=6,
                   num_experts_per_tok=2, moe_intermediate_size=12)
+SOLAR_OPEN = dict(PLAIN, family="solar_open", head_dim=12, attention_bias=True, n_routed_experts=6, num_experts_per_tok=2,
+                  moe_intermediate_size=12)
+# Windows and rotations by kind of layer, an MLP in one; norms behind experts; a gate behind attention.
+MELLUM = dict(UNBALANCED, family="mellum", num_hidden_layers=3, head_dim=10, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=12,
+              sliding_window=7, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+              mlp_layer_types=["sparse", "dense", "sparse"])
+FLEX_OLMO = dict(UNBALANCED, family="flex_olmo", num_experts=5, num_experts_per_tok=2)
+FLEX_OLMO["intermediate_size"] = 20
+AFMOE = dict(PLAIN, family="afmoe", num_hidden_layers=3, head_dim=10, sliding_window=7, global_attn_every_n_layers=2, num_experts=6,
+             num_experts_per_tok=2, moe_intermediate_size=12, num_shared_experts=1, mup_enabled=True)
 # Chunks shorter than the rows, layers without positions, experts in the place of every second MLP.
 LLAMA4 = dict(PLAIN, family="llama4_text", head_dim=10, num_hidden_layers=3, intermediate_size_mlp=48, num_local_experts=5,
               num_experts_per_tok=2, interleave_moe_layer_step=2, no_rope_layer_interval=3, attention_chunk_size=16, floor_scale=8,
@@ -156,6 +166,10 @@ VAULTGEMMA = dict(PLAIN, family="vaultgemma", hidden_size=36, num_key_value_head
                   attn_logit_softcapping=1.0, final_logit_softcapping=5.0, query_pre_attn_scalar=20)
 MINICPM3 = dict(PLAIN, family="minicpm3", num_key_value_heads=4, kv_lora_rank=14, q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4,
                 scale_emb=2.5, dim_model_base=20)
+YOUTU = dict(PLAIN, family="youtu", num_key_value_heads=4, kv_lora_rank=14, q_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8)
+# Sinks, a window in two layers of three, a rotation in one of those alone.
+GRANITE_SWA = dict(PLAIN, family="granite_swa", num_hidden_layers=3, sliding_window=7, layer_rope_theta=[0, 500.0, 0], embedding_multiplier=2.5,
+                   attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
 # Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.

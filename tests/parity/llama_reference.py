@@ -23,6 +23,7 @@ DEEPSEEK_BASE = dict(GLM4_MOE_BASE, first_k_dense_replace=1, kv_lora_rank=10, q_
                      v_head_dim=8, n_shared_experts=1, n_group=1, topk_group=1)
 del DEEPSEEK_BASE["head_dim"]
 MINICPM3_BASE = dict(BASE, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, scale_emb=2.5, dim_model_base=20)
+YOUTU_BASE = dict(BASE, kv_lora_rank=10, q_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8)
 # Every second layer has experts.
 ERNIE_MOE_BASE = dict(BASE, moe_num_experts=5, moe_k=2, moe_intermediate_size=14, moe_layer_interval=2, moe_layer_start_index=0)
 # Every second layer has experts, every third neither positions nor chunks.
@@ -81,6 +82,10 @@ BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRO
          "ernie4_5_moe": ERNIE_MOE_BASE, "llama4_text": LLAMA4_BASE,
          "hunyuan_v1_moe": dict(BASE, head_dim=8, num_experts=5, moe_topk=2, intermediate_size=14),
          "exaone_moe": dict(BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14),
+         "solar_open": GLM4_MOE_BASE, "mellum": dict(QWEN_MOE_BASE, head_dim=8),
+         "flex_olmo": dict(BASE, num_experts=5, num_experts_per_tok=2, intermediate_size=14),
+         "afmoe": dict(BASE, head_dim=8, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14, num_shared_experts=1),
+         "youtu": YOUTU_BASE,
          "deepseek_v2": DEEPSEEK_BASE, "minicpm3": MINICPM3_BASE, "deepseek_v3": DEEPSEEK_BASE, "glm4_moe_lite": dict(DEEPSEEK_BASE, rms_norm_eps=1e-5),
          "cohere": dict(BASE, pad_token_id=0), "cohere2": dict(BASE, pad_token_id=0),
          "gpt_oss": dict(BASE, num_local_experts=5, num_experts_per_tok=2, head_dim=8, intermediate_size=22)}
@@ -91,7 +96,7 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "qwen3_5_moe_text": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 **{family: ("mlp", "gate_proj", "up_proj", "down_proj")
                    for family in ("glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "olmoe", "ernie4_5_moe", "dots1",
-                                  "hunyuan_v1_moe", "exaone_moe")},
+                                  "hunyuan_v1_moe", "exaone_moe", "solar_open", "mellum", "flex_olmo", "afmoe")},
                 **{family: ("block_sparse_moe", "w1", "w3", "w2") for family in ("mixtral", "minimax_m2")},
                 "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
                 "nemotron_h": ("mixer", None, "up_proj", "down_proj")}
@@ -165,9 +170,9 @@ def as_in_files(model, tensors):
 
 
 def gradients_of(model):
-    """Of all parameters but what corrects a router, which is one that never trains in ERNIE."""
+    """Of all parameters but what corrects a router, which is one that never trains in ERNIE and Trinity."""
     return list(as_in_files(model, ((name, parameter.grad) for name, parameter in model.named_parameters()
-                                    if not name.endswith("e_score_correction_bias"))))
+                                    if not name.endswith(("e_score_correction_bias", "mlp.expert_bias")))))
 
 
 def make_documents(lengths, vocab_size=97, seed=1, masked=0.2):

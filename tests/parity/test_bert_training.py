@@ -62,6 +62,7 @@ CASES = {
     "lora_modernbert": dict(LORA, lora_target_modules=["Wqkv", "Wo", "Wi"], model="modernbert"),
     "lora_modernbert_new_head": dict(LORA, lora_target_modules=["Wqkv", "Wi"], model="modernbert_body",
                                      lora_modules_to_save=["head.dense", "head.norm"]),
+    "lora_eurobert": dict(LORA, lora_target_modules=["q_proj", "up_proj"], model="eurobert", lora_modules_to_save=["dense"]),
     "ia3": dict(use_peft=True, peft_type="IA3", learning_rate=1e-1),
     # What begins anew trains whole: PEFT does so where it is told to.
     "lora_new_pooler": dict(LORA, model="bert_mlm", lora_modules_to_save=["bert.pooler.dense"]),
@@ -81,15 +82,15 @@ def test_equals_the_reference(inputs, encoder, tmp_path, name):
 
 @pytest.mark.parametrize("settings", [{}, LORA, dict(LORA, fsdp_cpu_ram_efficient_loading=True)],
                          ids=["full", "lora", "rank_0_reads"])
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "modernbert", "deberta", "electra"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "modernbert", "deberta", "electra", "eurobert"])
 def test_a_new_head_is_that_of_transformers_on_every_world_size(inputs, encoder, tmp_path, name, settings):
     from transformers import AutoModelForSequenceClassification, set_seed
 
     folder = encoder(name)  # draws, too
     set_seed(5)
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
-    expected = {key: value.detach() for key, value in model.named_parameters() if "classifier" in key or "pooler" in key}
-    targets = {"lora_target_modules": "all-linear"} if settings and name == "modernbert" else {}  # PEFT has no default
+    expected = {key: value.detach() for key, value in model.named_parameters() if "classifier" in key or "pooler" in key or key.startswith("dense.")}
+    targets = {"lora_target_modules": "all-linear"} if settings and name in ("modernbert", "eurobert") else {}  # PEFT has no default
     for world in (1, 2, 3):
         flags = flags_of(inputs, encoder(name), tmp_path / str(world), seed=5,
                          **{**settings, **targets, "learning_rate": 0, "max_steps": 1})
@@ -97,7 +98,7 @@ def test_a_new_head_is_that_of_transformers_on_every_world_size(inputs, encoder,
         saved = load_file(run.folder / ("adapter_model.safetensors" if settings else "model.safetensors"))
         for key, value in expected.items():
             # The pooler of a base that has one stays the base's.
-            if not settings or "classifier" in key or name in ("bert_mlm", "deberta"):
+            if not settings or "classifier" in key or name in ("bert_mlm", "deberta", "eurobert"):
                 assert torch.equal(saved[("base_model.model." if settings else "") + key], value), key
 
 
@@ -120,10 +121,10 @@ def test_the_result_gives_what_the_run_said(inputs, encoder, tmp_path):
 
 
 @pytest.mark.parametrize("name,settings", [
-    ("bert", {}), ("roberta", LORA), ("modernbert", {}), ("bert", dict(sharding_strategy="NO_SHARD")),
+    ("bert", {}), ("roberta", LORA), ("modernbert", {}), ("eurobert", {}), ("bert", dict(sharding_strategy="NO_SHARD")),
     ("bert", dict(fsdp_transformer_layer_cls_to_wrap="BertLayer")),
     ("xlm_roberta", dict(fsdp_transformer_layer_cls_to_wrap="XLMRobertaLayer,XLMRobertaEmbeddings"))],
-    ids=["full", "lora", "modernbert", "copies", "class", "classes"])
+    ids=["full", "lora", "modernbert", "eurobert", "copies", "class", "classes"])
 def test_ranks_equal_one(inputs, encoder, tmp_path, name, settings):
     one = {**settings, "per_device_train_batch_size": 6, "sharding_strategy": None}
     alone = run_strata(flags_of(inputs, encoder(name), tmp_path / "alone", train=42, **one), recipe="classify")
@@ -160,21 +161,21 @@ def test_a_resumed_run_is_equal_to_the_bit(inputs, encoder, tmp_path, settings):
     assert (found.folder / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
-@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body", "deberta", "albert"])
+@pytest.mark.parametrize("name", ["bert", "bert_mlm", "roberta", "distilbert", "modernbert", "modernbert_body", "deberta", "albert", "eurobert", "deberta_1"])
 def test_an_adapter_is_read_and_merged(inputs, encoder, tmp_path, name):
     """By PEFT over the same base, and as a whole model by transformers: each tells what the run told."""
     from peft import PeftConfig, PeftModel
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     targets = {"distilbert": ["q_lin", "lin1"], "modernbert": ["Wqkv", "dense"],
-               "modernbert_body": ["Wqkv", "Wo"], "deberta": ["query_proj", "dense"], "albert": ["query", "ffn", "pooler"]}.get(
+               "modernbert_body": ["Wqkv", "Wo"], "eurobert": ["q_proj", "o_proj"], "deberta_1": ["in_proj", "dense"], "deberta": ["query_proj", "dense"], "albert": ["query", "ffn", "pooler"]}.get(
                    name, ["query", "dense"])
     run = run_strata(flags_of(inputs, encoder(name), tmp_path / "out", **{**LORA, **EVALUATED}, lora_target_modules=targets),
                      recipe="classify")
     told = [row for row in run.history if "eval_loss" in row][-1]["eval_loss"]
     saved = load_file(run.folder / "adapter_model.safetensors")
-    began_anew = [key for key in saved if ("pooler.dense.weight" in key or ".head." in key) and "lora" not in key]
-    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body", "deberta")), began_anew
+    began_anew = [key for key in saved if ("pooler.dense.weight" in key or ".head." in key or key.endswith("model.dense.weight")) and "lora" not in key]
+    assert bool(began_anew) == (name in ("bert_mlm", "modernbert_body", "deberta", "eurobert", "deberta_1")), began_anew
     text = strata("merge-adapter", run.folder, tmp_path / "merged")
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     kept = load_file(tmp_path / "merged" / "model.safetensors")

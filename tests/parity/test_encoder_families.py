@@ -1,4 +1,4 @@
-# Oracle: transformers' CamemBERT, ELECTRA, ALBERT, MPNet and DeBERTa-v2 for whole texts and PEFT over them, finite differences for dropout.
+# Oracle: transformers' CamemBERT, ELECTRA, ALBERT, MPNet, DeBERTa and DeBERTa-v2 for whole texts and PEFT over them, finite differences for dropout.
 import pytest
 import torch
 from peft import get_peft_model
@@ -10,7 +10,7 @@ from test_bert import LENGTHS, SAVED, edit_config, weights_of, write
 from test_lora import CONFIGS as CONFIGS_OF_PEFT
 from test_lora import probe_name, randomise
 
-FAMILIES = ["camembert", "electra", "albert", "mpnet", "deberta-v2"]
+FAMILIES = ["camembert", "electra", "albert", "mpnet", "deberta", "deberta-v2"]
 ODD = dict(vocab_size=101, hidden_size=30, num_attention_heads=3, intermediate_size=44, num_hidden_layers=3)
 DEBERTA = dict(family="deberta-v2")
 CONFIGS = {
@@ -23,6 +23,10 @@ CONFIGS = {
     "albert_groups": dict(family="albert", num_hidden_layers=3, num_hidden_groups=2, inner_group_num=2, hidden_act="relu"),
     "odd_mpnet": dict(family="mpnet", pad_token_id=7, layer_norm_eps=1e-5, **ODD),
     "odd_deberta": dict(DEBERTA, position_buckets=7, max_relative_positions=9, pooler_hidden_act="relu", layer_norm_eps=1e-5, **ODD),
+    "odd_first_deberta": dict(family="deberta", max_relative_positions=9, pooler_hidden_act="relu", layer_norm_eps=1e-5, **ODD),
+    "first_deberta_keys": dict(family="deberta", pos_att_type=["c2p"], type_vocab_size=2, num_attention_heads=1),
+    "first_deberta_queries": dict(family="deberta", pos_att_type=["p2c"], position_biased_input=True),
+    "first_deberta_without_vectors": dict(family="deberta", relative_attention=False, position_biased_input=True, pad_token_id=5),
     "deberta_own_layers": dict(DEBERTA, share_att_key=False, norm_rel_ebd="none", num_attention_heads=1),
     "deberta_keys": dict(DEBERTA, pos_att_type=["c2p"], type_vocab_size=2),
     "deberta_queries": dict(DEBERTA, pos_att_type=["p2c"], share_att_key=False),
@@ -30,7 +34,7 @@ CONFIGS = {
     "deberta_without_buckets": dict(DEBERTA, position_buckets=-1, max_relative_positions=11, position_biased_input=True),
     "deberta_without_vectors": dict(DEBERTA, relative_attention=False, norm_rel_ebd="none", position_biased_input=True),
 }
-WITH_TYPES = ("electra", "albert", "deberta-v2")
+WITH_TYPES = ("electra", "albert", "deberta", "deberta-v2")
 
 
 def texts_of(settings, lengths=LENGTHS, seed=1):
@@ -62,6 +66,7 @@ def test_the_shortest_and_the_longest_texts(tmp_path, family, lengths):
 
 @pytest.mark.parametrize("settings", [dict(DEBERTA, position_buckets=32, max_position_embeddings=512),
                                       dict(DEBERTA, position_buckets=16, max_relative_positions=100),
+                                      dict(family="deberta", max_relative_positions=100),
                                       dict(family="mpnet", max_position_embeddings=514)], ids=str)
 def test_distances_beyond_the_last_bucket(tmp_path, settings):
     """Of DeBERTa also of texts that are longer than any that the file speaks of."""
@@ -79,7 +84,7 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 
 
-@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
+@pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2"])
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, family):
     save_encoder(tmp_path, scale=0.04, family=family)
     rounded = AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
@@ -102,6 +107,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, family):
 OTHERS = {"camembert": ["lm_head.bias", "roberta.pooler.dense.weight"], "mpnet": ["lm_head.bias", "mpnet.pooler.dense.weight"],
           "electra": ["discriminator_predictions.dense.weight", "generator_lm_head.weight"],
           "albert": ["predictions.dense.weight", "sop_classifier.classifier.weight"],
+          "deberta": ["lm_predictions.lm_head.bias", "cls.predictions.bias", "deberta.embeddings.position_embeddings.weight"],
           "deberta-v2": ["lm_predictions.lm_head.bias", "mask_predictions.dense.weight", "cls.predictions.bias",
                          "deberta.embeddings.position_embeddings.weight", "deberta.embeddings.position_embeddings._weight",
                          "deberta.embeddings.word_embeddings._weight"]}
@@ -138,7 +144,8 @@ def loss_of(folder, family, checkpoint=False):
 
 OF_BERT = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
 RATES = {"electra": [*OF_BERT, "classifier_dropout"], "mpnet": OF_BERT,
-         "albert": [*OF_BERT, "classifier_dropout_prob"], "deberta-v2": [*OF_BERT, "cls_dropout", "pooler_dropout"]}
+         "albert": [*OF_BERT, "classifier_dropout_prob"], "deberta-v2": [*OF_BERT, "cls_dropout", "pooler_dropout"],
+         "deberta": OF_BERT}
 
 
 @pytest.mark.parametrize("family,rate", [(family, rate) for family, rates in RATES.items() for rate in rates])
@@ -170,6 +177,11 @@ PEFT = {
     "lora_albert": ("albert", dict(target_modules=["query", "ffn"])),
     "all_linear_albert": ("albert", dict(target_modules="all-linear", r=3)),
     "lora_mpnet": ("mpnet", dict(target_modules=["q", "v"])),
+    "lora_first_deberta": ("deberta", {}),
+    "all_linear_first_deberta": ("deberta", dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "dora_first_deberta": ("deberta", dict(target_modules=["in_proj", "pos_q_proj"], r=4, use_dora=True)),
+    "biases_of_first_deberta": ("deberta", dict(target_modules=["in_proj"], r=2, bias="all")),
+    "ia3_first_deberta": ("deberta", dict(peft_type="IA3")),
     "lora_deberta": ("deberta-v2", {}),
     "all_linear_deberta": ("deberta-v2", dict(target_modules="all-linear", r=3, lora_alpha=5)),
     "dora_deberta": ("deberta-v2", dict(target_modules=["query_proj", "key_proj"], r=4, use_dora=True)),
@@ -213,6 +225,9 @@ def test_equals_peft(tmp_path, name, capsys):
     ("electra", dict(position_embedding_type="relative_key"), 'found position_embedding_type "relative_key", expected absolute'),
     ("albert", dict(num_hidden_groups=3), "found num_hidden_groups = 3, expected at most num_hidden_layers = 2"),
     ("electra", dict(embedding_size=0), "found embedding_size = 0, expected an integer of at least 1"),
+    ("deberta", dict(talking_head=True), "found talking_head true, products of heads among their scores"),
+    ("deberta", dict(embedding_size=16), "found embedding_size = 16, expected 32"),
+    ("deberta", dict(pos_att_type=None), "found relative_attention without pos_att_type"),
     ("deberta-v2", dict(conv_kernel_size=3), "found conv_kernel_size = 3, a convolution beside the first layer"),
     ("deberta-v2", dict(embedding_size=16), "found embedding_size = 16, expected 32"),
     ("deberta-v2", dict(attention_head_size=16), "found attention_head_size = 16, expected 8"),

@@ -294,6 +294,8 @@ LORA_CASES = {
     "minimax_m2": ("minimax_m2", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
     "ernie4_5_moe_router": ("ernie4_5_moe", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["mlp.gate"])),
     "exaone_moe_router": ("exaone_moe", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["mlp.gate"])),
+    "afmoe": ("afmoe", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
+    "mellum": ("mellum", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
     "hunyuan_v1_moe": ("hunyuan_v1_moe", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
     "granitemoeshared_experts": ("granitemoeshared", dict(lora_target_modules=["q_proj", "input_linear"], lora_dropout=0.0,
                                                           lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),

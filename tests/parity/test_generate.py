@@ -55,6 +55,13 @@ MODELS = {
     "dots1": dict(family="dots1", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, max_window_layers=1),
     "exaone_moe": dict(family="exaone_moe", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, sliding_window_pattern=2),
     "llama4_text": dict(family="llama4_text", num_key_value_heads=2, intermediate_size=16),
+    "solar_open": dict(family="solar_open", num_key_value_heads=2, moe_intermediate_size=16),
+    "mellum": dict(family="mellum", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6,
+                   layer_types=["sliding_attention", "full_attention"]),
+    "flex_olmo": dict(family="flex_olmo", num_key_value_heads=2, intermediate_size=16),
+    "afmoe": dict(family="afmoe", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, global_attn_every_n_layers=2),
+    "granite_swa": dict(family="granite_swa", num_key_value_heads=2, sliding_window=6, attention_multiplier=0.3, layer_rope_theta=[0, 500.0]),
+    "youtu": dict(family="youtu"),
     "gpt2": dict(family="gpt2", n_head=2),
     "bigcode": dict(family="gpt_bigcode"),
     "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
@@ -135,12 +142,13 @@ WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron"
 FUSED_WITHOUT_IA3 = ["codegen", "mpt"]
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
-LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text"]
+LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text",
+                  "solar_open", "mellum", "flex_olmo", "afmoe", "granite_swa", "youtu"]
 OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + FUSED_WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
     ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none"), ("minicpm3", "none"), ("minicpm3", "lora")] + [
-    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix")] + [
+    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix"), ("afmoe", "prefix"), ("granite_swa", "prefix"), ("youtu", "prompt")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in FUSED_WITHOUT_IA3 for a in ("none", "lora")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [

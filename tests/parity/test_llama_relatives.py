@@ -1,4 +1,5 @@
-"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma and MiniCPM3; PEFT, for merging."""
+"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma, MiniCPM3, Youtu-LLM and Granite with windows;
+PEFT, for merging."""
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -59,7 +60,22 @@ MINICPM3 = {
                               dim_model_base=None, rope_parameters=FAST),
     "minicpm3_longrope": dict(num_key_value_heads=None, rope_parameters=dict(LONGROPE, short_factor=[1.0, 1.5], long_factor=[2.0, 5.0])),
 }
-FAMILIES = {"internlm3": INTERNLM3, "cwm": CWM, "helium": HELIUM, "hyperclovax": HYPERCLOVAX, "vaultgemma": VAULTGEMMA,
+YOUTU = {
+    "youtu": dict(rope_parameters=ROPE_500),
+    "youtu_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=3, intermediate_size=44, vocab_size=101, v_head_dim=7,
+                      num_hidden_layers=3, q_lora_rank=None, attention_bias=True, tie_word_embeddings=False, pad_token_id=5,
+                      rope_interleave=False, rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=0.9)),
+}
+GRANITE_SWA = {
+    "granite_swa": dict(FACTORS, num_hidden_layers=5, num_key_value_heads=2, sliding_window=7, rope_parameters=ROPE_500),
+    "granite_swa_by_layer": dict(FACTORS, num_hidden_layers=3, num_key_value_heads=1, sliding_window=5, layer_rope_theta=[500.0, 0, 10.0],
+                                 layer_types=["full_attention", "full_attention", "sliding_attention"], tie_word_embeddings=False,
+                                 attention_bias=True, mlp_bias=True, vocab_size=101, pad_token_id=5, rope_parameters=YARN),
+    "granite_swa_nope": dict(num_attention_heads=1, num_key_value_heads=1, sliding_window=40, layer_rope_theta=[0, 0], attention_multiplier=0.4),
+    "granite_swa_local": dict(num_key_value_heads=2, sliding_window=7, layer_rope_theta=[0.0, 70.0], rope_parameters=FAST,
+                              attention_multiplier=0.3, layer_types=["full_attention", "sliding_attention"]),
+}
+FAMILIES = {"youtu": YOUTU, "granite_swa": GRANITE_SWA, "internlm3": INTERNLM3, "cwm": CWM, "helium": HELIUM, "hyperclovax": HYPERCLOVAX, "vaultgemma": VAULTGEMMA,
             "minicpm3": MINICPM3}
 CONFIGS = {name: {"family": family, **settings} for family, table in FAMILIES.items() for name, settings in table.items()}
 
@@ -87,7 +103,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name):
     assert ours < 1.1 * theirs
 
 
-@pytest.mark.parametrize("name", ["cwm", "helium", "hyperclovax", "hyperclovax_norms_alone", "vaultgemma", "minicpm3"])
+@pytest.mark.parametrize("name", ["cwm", "helium", "hyperclovax", "hyperclovax_norms_alone", "vaultgemma", "minicpm3", "youtu", "granite_swa_by_layer"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -126,6 +142,10 @@ def test_merging(tmp_path, name, is_bare):
     ("minicpm3", dict(v_head_dim=11), "found v_head_dim = 11, expected at most qk_nope_head_dim + qk_rope_head_dim = 10"),
     ("minicpm3", dict(scale_depth=0), "found scale_depth = 0, expected a number above 0"),
     ("vaultgemma", dict(hidden_activation="silu"), 'found hidden_activation "silu"'),
+    ("youtu", dict(num_key_value_heads=2), "found num_key_value_heads = 2, expected num_attention_heads = 4"),
+    ("granite_swa", dict(layer_rope_theta=[500.0, 0]), "expected a list of num_hidden_layers = 5 numbers of at least 0"),
+    ("granite_swa", dict(layer_rope_theta=[500.0, 10.0, 20.0, 10.0, 500.0]), "found layer_rope_theta with several numbers above 0"),
+    ("granite_swa", dict(sliding_window=None), "found sliding_window = None beside layers with a window"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):
     save_checkpoint(tmp_path, **CONFIGS[name])

@@ -1,4 +1,4 @@
-"""Oracle: transformers' OLMoE, MiniMax-M2, Granite's, ERNIE's and Hunyuan's mixtures, dots.llm1 and K-EXAONE."""
+"""Oracle: transformers' OLMoE, MiniMax-M2, Granite's, ERNIE's and Hunyuan's mixtures, dots.llm1, K-EXAONE and what followed them."""
 
 import pytest
 import torch
@@ -55,6 +55,26 @@ CONFIGS = {
                          num_experts=12, n_group=3, topk_group=2, norm_topk_prob=False, num_shared_experts=2, sliding_window=40,
                          layer_types=["full_attention", "sliding_attention", "sliding_attention"], num_key_value_heads=1,
                          tie_word_embeddings=True, vocab_size=101, pad_token_id=5, rope_parameters=FAST),
+    "solar_open": dict(family="solar_open", num_key_value_heads=2),
+    "solar_open_groups": dict(family="solar_open", n_routed_experts=12, n_group=3, topk_group=2, num_experts_per_tok=4, norm_topk_prob=False,
+                              routed_scaling_factor=2.5, n_shared_experts=2, attention_bias=True, head_dim=10, num_key_value_heads=1,
+                              vocab_size=101, tie_word_embeddings=True, pad_token_id=5, rope_parameters=YARN),
+    "mellum": dict(family="mellum", num_key_value_heads=2, num_hidden_layers=3, sliding_window=7,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "mellum_kinds": dict(family="mellum", num_key_value_heads=1, head_dim=10, sliding_window=5, norm_topk_prob=False, attention_bias=True,
+                         vocab_size=101, pad_token_id=5, tie_word_embeddings=True, layer_types=["full_attention", "sliding_attention"],
+                         mlp_layer_types=["sparse", "dense"], rope_parameters=dict(full_attention=YARN, sliding_attention=FAST)),
+    "mellum_global": dict(family="mellum", num_attention_heads=1, num_key_value_heads=1, num_experts=33, num_experts_per_tok=1,
+                          moe_intermediate_size=3, norm_topk_prob=False),
+    "flex_olmo": dict(family="flex_olmo", num_key_value_heads=2, rope_parameters=ROPE_500),
+    "flex_olmo_odd": dict(family="flex_olmo", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, attention_bias=True,
+                          norm_topk_prob=True, num_experts_per_tok=3, tie_word_embeddings=True, vocab_size=101, pad_token_id=5,
+                          rope_parameters=YARN),
+    "afmoe": dict(family="afmoe", num_hidden_layers=4, num_key_value_heads=2, sliding_window=7, rope_parameters=ROPE_500),
+    "afmoe_odd": dict(family="afmoe", hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, num_hidden_layers=3,
+                      num_dense_layers=0, num_shared_experts=2, route_scale=2.5, mup_enabled=True, attention_bias=True, vocab_size=101,
+                      tie_word_embeddings=True, pad_token_id=5, sliding_window=5, num_experts_per_tok=3,
+                      layer_types=["full_attention", "sliding_attention", "sliding_attention"], rope_parameters=YARN),
     # Where every token has all experts rounding chooses none.
     "olmoe_all": dict(family="olmoe", num_experts=3, num_experts_per_tok=3, num_key_value_heads=2, clip_qkv=0.4, rope_parameters=FAST),
     "minimax_m2_all": dict(family="minimax_m2", num_local_experts=3, num_experts_per_tok=3, rotary_dim=4),
@@ -62,11 +82,17 @@ CONFIGS = {
     "ernie_all": dict(family="ernie4_5_moe", moe_num_experts=3, moe_k=3, moe_layer_interval=1, rope_parameters=FAST),
     "dots1_all": dict(family="dots1", n_routed_experts=2, rope_parameters=FAST),
     "exaone_all": dict(family="exaone_moe", num_experts=2, first_k_dense_replace=0, sliding_window=5, sliding_window_pattern=2),
+    "solar_open_all": dict(family="solar_open", n_routed_experts=2),
+    "mellum_all": dict(family="mellum", num_experts=3, num_experts_per_tok=3, sliding_window=5,
+                       layer_types=["full_attention", "sliding_attention"]),
+    "flex_olmo_all": dict(family="flex_olmo", num_experts=3, num_experts_per_tok=3, num_key_value_heads=2),
+    "afmoe_all": dict(family="afmoe", num_experts=2, num_dense_layers=0, sliding_window=5, global_attn_every_n_layers=2),
 }
 CHOOSING_NONE = sorted(name for name in CONFIGS if name.endswith("_all"))
 FAMILIES = {"olmoe": "olmoe_limits", "minimax_m2": "minimax_m2", "granitemoe": "granite", "granitemoeshared": "granite_shared",
-            "ernie4_5_moe": "ernie_layers", "hunyuan_v1_moe": "hunyuan_by_layer", "dots1": "dots1_groups", "exaone_moe": "exaone_kinds"}
-BALANCED = ["olmoe", "minimax_m2", "granitemoe", "granitemoeshared", "ernie4_5_moe"]
+            "ernie4_5_moe": "ernie_layers", "hunyuan_v1_moe": "hunyuan_by_layer", "dots1": "dots1_groups", "exaone_moe": "exaone_kinds",
+            "solar_open": "solar_open_groups", "mellum": "mellum", "flex_olmo": "flex_olmo", "afmoe": "afmoe"}
+BALANCED = ["olmoe", "minimax_m2", "granitemoe", "granitemoeshared", "ernie4_5_moe", "mellum", "flex_olmo"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -119,7 +145,8 @@ def test_the_loss_that_balances(tmp_path, family):
 
 
 @pytest.mark.parametrize("family,names", [("ernie4_5_moe", ("model.mtp_block.0.input_layernorm.weight", "model.mtp_linear_proj.0.weight")),
-                                          ("exaone_moe", ("mtp.layers.0.input_layernorm.weight", "mtp.fc.weight"))])
+                                          ("exaone_moe", ("mtp.layers.0.input_layernorm.weight", "mtp.fc.weight")),
+                                          ("mellum", ("mtp.layers.0.input_layernorm.weight", "mtp.fc.weight"))])
 def test_layers_that_predict_further_tokens_are_left_out(tmp_path, family, names):
     save_checkpoint(tmp_path, family=family)
     documents = make_documents((9, 4))
@@ -134,13 +161,13 @@ def test_layers_that_predict_further_tokens_are_left_out(tmp_path, family, names
     assert run.returncode != 0 and 'does not imply: "model.layers.0.other.weight"' in run.stderr, run.stderr
 
 
-@pytest.mark.parametrize("family", ["minimax_m2", "ernie4_5_moe", "dots1", "exaone_moe"])
+@pytest.mark.parametrize("family", ["minimax_m2", "ernie4_5_moe", "dots1", "exaone_moe", "solar_open", "afmoe"])
 def test_a_correction_of_16_bits(tmp_path, family):
     """Some published files hold it so; it is added in fp32."""
     save_checkpoint(tmp_path, **CONFIGS[FAMILIES[family]])
     file = tmp_path / "model.safetensors"
     tensors = load_file(file)
-    corrections = {name: tensor.bfloat16() for name, tensor in tensors.items() if name.endswith("e_score_correction_bias")}
+    corrections = {name: tensor.bfloat16() for name, tensor in tensors.items() if name.endswith(("e_score_correction_bias", "expert_bias"))}
     assert corrections
     save_file({**tensors, **corrections}, file, {"format": "pt"})
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
@@ -205,6 +232,18 @@ def test_products_of_a_router_that_are_taken_in_fp32(tmp_path, family, settings)
     ("exaone_moe", dict(n_group=4), "found n_group = 4, expected groups of two or more of num_experts = 6"),
     ("exaone_moe", dict(mlp_layer_types=["dense"]), "expected a list of num_hidden_layers = 2 texts, dense or sparse"),
     ("exaone_moe", dict(num_shared_experts=0), "found num_shared_experts = 0, expected an integer of at least 1"),
+    ("solar_open", dict(n_group=4), "found n_group = 4, expected groups of two or more of n_routed_experts = 6"),
+    ("solar_open", dict(head_dim=None), "found head_dim = None, expected a value"),
+    ("mellum", dict(rope_theta=500.0), "found rope_theta in a mellum model, expected rope_parameters by kind of layer"),
+    ("mellum", dict(rope_parameters=ROPE_500), "found rope_parameters.rope_type, expected sliding_attention and full_attention"),
+    ("mellum", dict(layer_types=["sliding_attention"] * 2, sliding_window=None), "found sliding_window = None beside layers with a window"),
+    ("mellum", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_experts = 5"),
+    ("flex_olmo", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_experts = 5"),
+    ("flex_olmo", dict(layer_types=["sliding_attention"] * 2), 'found "sliding_attention" in layer_types, expected full_attention'),
+    ("afmoe", dict(route_scale=None), "found route_scale = None, expected a value"),
+    ("afmoe", dict(num_experts_per_tok=7), "found num_experts_per_tok = 7, expected at most num_experts = 6"),
+    ("afmoe", dict(sliding_window=None), "found sliding_window = None beside layers with a window"),
+    ("afmoe", dict(num_dense_layers=2), 'found no tensor "model.layers.1.mlp.gate_proj.weight"'),
 ])
 def test_what_is_refused(tmp_path, family, change, message):
     save_checkpoint(tmp_path, family=family)

@@ -135,6 +135,28 @@ def test_the_language_model_of_qwen3_5(tmp_path, family, fused):
     assert torch.equal(logits(model, ids), logits(whole, ids))
 
 
+@pytest.mark.parametrize("name", ["exaone4", "exaone4_5_text"])  # of today's files and of the first
+def test_the_language_model_of_exaone_4_5(tmp_path, name):
+    folder = tmp_path / "whole"
+    size = save_tokenizer(folder)
+    torch.manual_seed(0)
+    text = dict(TEXT, model_type="exaone4", vocab_size=size, head_dim=10, sliding_window=7, sliding_window_pattern=2, bos_token_id=None,
+                eos_token_id=2, pad_token_id=0)
+    vision = dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, num_key_value_heads=1, patch_size=4, out_hidden_size=36)
+    whole = AutoModelForImageTextToText.from_config(CONFIG_MAPPING["exaone4_5"](text_config=text, vision_config=vision)).eval()
+    whole.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {"mtp.fc.weight": torch.ones(2, 2)}, file, metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["model_type"] = name
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "left out: mtp, visual" in strata("convert", folder, tmp_path / "text", "--to", "text-model")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "text")
+    assert model.config.model_type == "exaone4"
+    ids = torch.randint(3, size, (2, 11), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(logits(model, ids), logits(whole, ids))
+
+
 def test_experts_of_another_shape_are_named(tmp_path):
     save_qwen3_5(tmp_path / "whole", "qwen3_5_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
                  shared_expert_intermediate_size=16)

@@ -20,6 +20,7 @@ constexpr Body kBodies[] = {
     {"camembert", "roberta.", {"embeddings.", "encoder.", "pooler."}},
     {"electra", "electra.", {"embeddings.", "embeddings_project.", "encoder."}},
     {"mpnet", "mpnet.", {"embeddings.", "encoder.", "pooler."}},
+    {"deberta", "deberta.", {"embeddings.", "encoder."}},
     {"deberta-v2", "deberta.", {"embeddings.", "encoder."}},
     {"distilbert", "distilbert.", {"embeddings.", "transformer."}},
     {"modernbert", "model.", {"embeddings.", "layers.", "final_norm."}},

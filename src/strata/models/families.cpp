@@ -6,6 +6,7 @@
 #include "strata/models/bert/model.h"
 #include "strata/models/config_reader.h"
 #include "strata/models/deepseek/layers.h"
+#include "strata/models/eurobert/model.h"
 #include "strata/models/falcon/model.h"
 #include "strata/models/falcon_h1/layers.h"
 #include "strata/models/gemma4/model.h"
@@ -107,6 +108,14 @@ std::unique_ptr<Model> create_modernbert(const Json& json, const ModelOptions& o
   return std::make_unique<ModernBertModel>(config, options.storage);
 }
 
+std::unique_ptr<Model> create_eurobert(const Json& json, const ModelOptions& options) {
+  EuroBertConfig config = parse_eurobert_config(json);
+  apply(json, options, config.llama);
+  config.llama.num_labels = require_labels(json, config.llama.architecture);
+  config.has_new_dense = options.has_new_dense;
+  return std::make_unique<EuroBertModel>(config, options.storage);
+}
+
 template <Gpt2Config (*parse)(const Json&)>
 std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options) {
   Gpt2Config config = parse(json);
@@ -189,6 +198,7 @@ Family encoder(const char* classifier, const char* head_dense) {
 
 const std::map<std::string, Family>& families() {
   static const std::map<std::string, Family> kFamilies{
+      {"afmoe", {create_layers<parse_afmoe_config, make_mixture_layers>, nullptr}},
       {"albert",
        encoder<parse_albert_config>("AlbertForSequenceClassification", "albert.pooler.weight")},
       {"apertus", {create_layers<parse_apertus_config, make_plain_mlp_layers>, nullptr}},
@@ -210,6 +220,8 @@ const std::map<std::string, Family>& families() {
       {"cohere", {create_rotary_decoder<parse_cohere_config>, nullptr}},
       {"cohere2", {create_rotary_decoder<parse_cohere2_config>, nullptr}},
       {"cwm", {create_llama<parse_cwm_config>, nullptr}},
+      {"deberta",
+       encoder<parse_deberta_config>("DebertaForSequenceClassification", "pooler.dense.weight")},
       {"deberta-v2", encoder<parse_deberta_v2_config>("DebertaV2ForSequenceClassification",
                                                       "pooler.dense.weight")},
       {"deepseek_v2",
@@ -225,10 +237,15 @@ const std::map<std::string, Family>& families() {
                                                 "classifier.dense.weight")},
       {"ernie4_5", {create_llama<parse_ernie4_5_config>, nullptr}},
       {"ernie4_5_moe", {create_layers<parse_ernie4_5_moe_config, make_mixture_layers>, nullptr}},
+      {"eurobert",
+       {.create = create_eurobert,
+        .classifier = "EuroBertForSequenceClassification",
+        .head_dense = "dense.weight"}},
       {"exaone4", {create_llama<parse_exaone4_config>, "Exaone4ForSequenceClassification"}},
       {"exaone_moe", {create_layers<parse_exaone_moe_config, make_mixture_layers>, nullptr}},
       {"falcon", {create_falcon<parse_falcon_config>, "FalconForSequenceClassification"}},
       {"falcon_h1", {create_layers<parse_falcon_h1_config, make_falcon_h1_layers>, nullptr}},
+      {"flex_olmo", {create_layers<parse_flex_olmo_config, make_mixture_layers>, nullptr}},
       {"gemma", {create_llama<parse_gemma_config>, "GemmaForSequenceClassification"}},
       {"gemma2", {create_llama<parse_gemma2_config>, "Gemma2ForSequenceClassification"}},
       {"gemma3_text",
@@ -257,6 +274,7 @@ const std::map<std::string, Family>& families() {
         .experts_are_transposed = true}},
       {"gptj", {create_rotary_decoder<parse_gptj_config>, "GPTJForSequenceClassification"}},
       {"granite", {create_llama<parse_granite_config>, nullptr}},
+      {"granite_swa", {create_llama<parse_granite_swa_config>, nullptr}},
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
       {"granitemoeshared",
        {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
@@ -296,6 +314,7 @@ const std::map<std::string, Family>& families() {
         .classifier = nullptr,
         .has_encoder = true,
         .position_table = bart_positions<parse_mbart_config>}},
+      {"mellum", {create_layers<parse_mellum_config, make_mixture_layers>, nullptr}},
       {"minicpm3",
        {create_layers<parse_minicpm3_config, make_deepseek_layers>,
         "MiniCPM3ForSequenceClassification"}},
@@ -359,6 +378,7 @@ const std::map<std::string, Family>& families() {
        {create_layers<parse_seed_oss_config, make_extended_layers>,
         "SeedOssForSequenceClassification"}},
       {"smollm3", {create_llama<parse_smollm3_config>, "SmolLM3ForSequenceClassification"}},
+      {"solar_open", {create_layers<parse_solar_open_config, make_mixture_layers>, nullptr}},
       {"stablelm",
        {create_rotary_decoder<parse_stablelm_config>, "StableLmForSequenceClassification"}},
       {"starcoder2",
@@ -367,7 +387,8 @@ const std::map<std::string, Family>& families() {
       {"umt5", {create_t5<parse_umt5_config>, nullptr, /*has_encoder=*/true}},
       {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
-                                                        "classifier.dense.weight")}};
+                                                        "classifier.dense.weight")},
+      {"youtu", {create_layers<parse_youtu_config, make_deepseek_layers>, nullptr}}};
   return kFamilies;
 }
 

@@ -12,10 +12,11 @@ namespace {
 
 constexpr std::string_view kEnding = "ForSequenceClassification";
 
-// Of encoders: classifiers of all kinds, BERT's, DeBERTa's, DistilBERT's and ModernBERT's layers
-// before it.
+// Of encoders: classifiers of all kinds, BERT's, DeBERTa's, DistilBERT's, ModernBERT's and
+// EuroBERT's layers before it.
 constexpr std::string_view kHeads[] = {"classifier.", "albert.pooler.",  "bert.pooler.",
-                                       "pooler.",     "pre_classifier.", "head."};
+                                       "pooler.",     "pre_classifier.", "head.",
+                                       "dense."};
 
 bool begins_with_any(std::string_view weight, const auto& beginnings) {
   return std::ranges::any_of(beginnings,

@@ -79,7 +79,7 @@ WeightSources TiedDecoder::check_weights(const hf::ModelFolder& folder) {
 
 void init_as_decoder(const nn::Parameter& parameter, at::Tensor full, double deviation,
                      at::Generator generator) {
-  if (parameter.name().ends_with(".bias")) {
+  if (parameter.name().ends_with("bias")) {
     full.zero_();
   } else if (parameter.shape().size() == 1) {
     full.fill_(1.0);

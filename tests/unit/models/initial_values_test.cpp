@@ -205,7 +205,14 @@ constexpr const char* kMixtures[] = {
     R"({"model_type": "llama4_text", "num_local_experts": 16, "intermediate_size": 60,
         "intermediate_size_mlp": 130, "num_key_value_heads": 4, "head_dim": 24})",
     R"({"model_type": "exaone_moe", "num_experts": 16, "moe_intermediate_size": 60,
-        "intermediate_size": 130, "num_key_value_heads": 4})"};
+        "intermediate_size": 130, "num_key_value_heads": 4})",
+    R"({"model_type": "solar_open", "n_routed_experts": 16, "moe_intermediate_size": 60,
+        "num_key_value_heads": 4})",
+    R"({"model_type": "mellum", "num_experts": 16, "moe_intermediate_size": 60,
+        "num_key_value_heads": 4})",
+    R"({"model_type": "flex_olmo", "num_experts": 16, "intermediate_size": 60})",
+    R"({"model_type": "afmoe", "num_experts": 16, "moe_intermediate_size": 60,
+        "intermediate_size": 130})"};
 
 TEST(InitialValues, OfMixtures) {
   for (const char* mixture : kMixtures) {
@@ -217,7 +224,7 @@ TEST(InitialValues, OfMixtures) {
                    {"pad_token_id", 7},
                    {"initializer_range", 0.03}});
     for_each_weight(config.dump().c_str(), [&](const std::string& name, const at::Tensor& full) {
-      if (name.ends_with("e_score_correction_bias")) {
+      if (name.ends_with("_bias") || name.ends_with(".router.gate.weight")) {
         expect_all(name, full, 0);
       } else if (full.dim() == 1) {
         expect_all(name, full, 1);
@@ -229,6 +236,39 @@ TEST(InitialValues, OfMixtures) {
       }
     });
   }
+}
+
+TEST(InitialValues, OfYoutu) {
+  // 2 / sqrt(5 hidden), of the embedding twice as far unless the file says otherwise.
+  const double range = 2 / std::sqrt(5 * 96.0);
+  for (const bool is_said : {false, true}) {
+    Json config = parse_json(R"({"model_type": "youtu", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 130, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "q_lora_rank": 40, "kv_lora_rank": 50})",
+                             "config.json");
+    if (is_said) config["embedding_initializer_range"] = 0.03;
+    for_each_weight(config.dump().c_str(), [&](const std::string& name, const at::Tensor& full) {
+      if (full.dim() == 1) return expect_all(name, full, 1);
+      const bool is_table = name == "model.embed_tokens.weight";
+      const double expected = !is_table ? range : is_said ? 0.03 : 2 * range;
+      EXPECT_NEAR(full.std().item<double>(), expected, 0.07 * expected) << name;
+    });
+  }
+}
+
+TEST(InitialValues, OfGraniteWithWindows) {
+  for_each_weight(R"({"model_type": "granite_swa", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 130, "num_attention_heads": 4,
+      "num_key_value_heads": 4, "initializer_range": 0.03})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (name.ends_with(".sinks")) {
+                      expect_all(name, full, 0);
+                    } else if (full.dim() == 1) {
+                      expect_all(name, full, 1);
+                    } else {
+                      EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    }
+                  });
 }
 
 }  // namespace

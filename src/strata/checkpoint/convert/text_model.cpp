@@ -87,6 +87,8 @@ Json text_config_of(const Json& config, const fs::path& folder) {
   Json result = *text;
   // Kimi K2.5's, as transformers reads it.
   if (result["model_type"] == "kimi_k2") result["model_type"] = "deepseek_v3";
+  // The first files of EXAONE 4.5 call it so, as transformers knows.
+  if (result["model_type"] == "exaone4_5_text") result["model_type"] = "exaone4";
   // What the whole model says of generation and storage holds for its language model, too.
   for (const char* key : {"dtype", "torch_dtype", "transformers_version", "bos_token_id",
                           "eos_token_id", "pad_token_id"}) {

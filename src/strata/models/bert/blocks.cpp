@@ -10,6 +10,7 @@
 #include "strata/models/learned_positions.h"
 #include "strata/models/residual_dropout.h"
 #include "strata/nn/activation.h"
+#include "strata/nn/added_bias.h"
 #include "strata/nn/attention/attention.h"
 #include "strata/nn/attention/biased_attention.h"
 #include "strata/nn/attention/disentangled_attention.h"
@@ -20,8 +21,9 @@
 namespace strata::models {
 namespace {
 
-nn::Linear make_linear(const std::string& path, int64_t in, int64_t out, at::ScalarType storage) {
-  return {path, {.in_features = in, .out_features = out, .bias = true, .storage = storage}};
+nn::Linear make_linear(const std::string& path, int64_t in, int64_t out, at::ScalarType storage,
+                       bool has_bias = true) {
+  return {path, {.in_features = in, .out_features = out, .bias = has_bias, .storage = storage}};
 }
 
 nn::LayerNorm make_norm(const BertConfig& c, const std::string& path, at::ScalarType storage) {
@@ -164,26 +166,41 @@ BertLayer::BertLayer(const BertConfig& c, const std::string& path, int64_t index
     : config_(c),
       index_(index),
       path_(fmt::format("{}.{}.{}", c.names.body, c.names.layers, path)),
-      query_(make_linear(path_ + "." + c.names.query, c.hidden_size, c.hidden_size, storage)),
-      key_(make_linear(path_ + "." + c.names.key, c.hidden_size, c.hidden_size, storage)),
-      value_(make_linear(path_ + "." + c.names.value, c.hidden_size, c.hidden_size, storage)),
+      query_(make_linear(path_ + "." + c.names.query, c.hidden_size,
+                         (c.has_one_projection ? 3 : 1) * c.hidden_size, storage,
+                         /*has_bias=*/!c.has_one_projection)),
       attention_output_(make_linear(path_ + "." + c.names.attention_output, c.hidden_size,
                                     c.hidden_size, storage)),
       attention_norm_(make_norm(c, path_ + "." + c.names.attention_norm, storage)),
       up_(make_linear(path_ + "." + c.names.up, c.hidden_size, c.intermediate_size, storage)),
       down_(make_linear(path_ + "." + c.names.down, c.intermediate_size, c.hidden_size, storage)),
       output_norm_(make_norm(c, path_ + "." + c.names.output_norm, storage)) {
-  if (!c.relative_positions || c.relative_positions->shares_layers) return;
-  const auto add = [&](std::optional<nn::Linear>& layer, const char* name) {
-    layer.emplace(
-        make_linear(path_ + ".attention.self." + name, c.hidden_size, c.hidden_size, storage));
+  const auto add = [&](std::optional<nn::Linear>& layer, const std::string& name,
+                       bool has_bias = true) {
+    layer.emplace(make_linear(path_ + "." + name, c.hidden_size, c.hidden_size, storage, has_bias));
   };
-  if (c.relative_positions->are_keys) add(position_key_, "pos_key_proj");
-  if (c.relative_positions->are_queries) add(position_query_, "pos_query_proj");
+  if (c.has_one_projection) {
+    const std::vector<int64_t> shape{c.hidden_size};
+    query_bias_.emplace(path_ + ".attention.self.q_bias", shape, storage);
+    value_bias_.emplace(path_ + ".attention.self.v_bias", shape, storage);
+  } else {
+    add(key_, c.names.key);
+    add(value_, c.names.value);
+  }
+  if (!c.relative_positions || c.relative_positions->shares_layers) return;
+  const BertPositionVectors& p = *c.relative_positions;
+  const std::string attention = "attention.self.";
+  if (p.are_keys) add(position_key_, attention + c.names.position_key, p.has_key_bias);
+  if (p.are_queries) add(position_query_, attention + c.names.position_query);
+}
+
+std::vector<nn::Linear*> BertLayer::projections() {
+  if (!key_) return {&query_};
+  return {&query_, &*key_, &*value_};
 }
 
 std::vector<nn::Linear*> BertLayer::linears() {
-  std::vector<nn::Linear*> list{&query_, &key_, &value_};
+  std::vector<nn::Linear*> list = projections();
   for (auto* layer : {&position_key_, &position_query_}) {
     if (layer->has_value()) list.push_back(&**layer);
   }
@@ -199,7 +216,8 @@ std::vector<int> BertLayer::reads() const {
 std::vector<nn::Parameter*> BertLayer::parameters() {
   std::vector<nn::Parameter*> list;
   if (config_.has_output_norm_first) output_norm_.append_parameters(list);
-  for (const nn::Linear* layer : {&query_, &key_, &value_}) layer->append_parameters(list);
+  if (query_bias_) list.insert(list.end(), {&*query_bias_, &*value_bias_});
+  for (const nn::Linear* layer : projections()) layer->append_parameters(list);
   for (const auto* layer : {&position_key_, &position_query_}) {
     if (layer->has_value()) (*layer)->append_parameters(list);
   }
@@ -222,7 +240,7 @@ std::vector<at::Tensor> BertLayer::position_vectors(const nn::ForwardContext& co
   const at::Tensor dropped =
       nn::dropout(table, config_.hidden_dropout_prob, vectors_place_id(config_, index_), own);
   std::vector<const nn::Linear*> layers;
-  if (p.are_keys) layers.push_back(p.shares_layers ? &key_ : &*position_key_);
+  if (p.are_keys) layers.push_back(p.shares_layers ? &*key_ : &*position_key_);
   if (p.are_queries) layers.push_back(p.shares_layers ? &query_ : &*position_query_);
   std::vector<at::Tensor> made = nn::linear_shared_input(layers, dropped, own);
   if (!p.are_keys) made.insert(made.begin(), at::Tensor());
@@ -263,9 +281,18 @@ at::Tensor BertLayer::mix(const std::vector<at::Tensor>& qkv, const nn::ForwardC
                                     config_.relative_positions->vectors, shape, context);
 }
 
+std::vector<at::Tensor> BertLayer::project(const at::Tensor& x, const nn::ForwardContext& context) {
+  if (key_) return nn::linear_shared_input({&query_, &*key_, &*value_}, x, context);
+  const at::Tensor all = nn::linear_shared_input({&query_}, x, context)[0];
+  const auto parts =
+      all.view({all.size(0), config_.num_attention_heads, 3, config_.head_dim()}).unbind(2);
+  const auto joined = [&](size_t i) { return parts[i].reshape({all.size(0), -1}).contiguous(); };
+  return {nn::with_bias(joined(0), *query_bias_), joined(1),
+          nn::with_bias(joined(2), *value_bias_)};
+}
+
 at::Tensor BertLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
-  const at::Tensor mixed =
-      mix(nn::linear_shared_input({&query_, &key_, &value_}, x, context), context);
+  const at::Tensor mixed = mix(project(x, context), context);
   const double rate = config_.drops_attention_output ? config_.hidden_dropout_prob : 0;
   return attention_norm_.forward(
       add_with_dropout(attention_output_, mixed, x,

@@ -74,6 +74,10 @@ class BertLayer final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
+  // Queries, keys and values.
+  std::vector<at::Tensor> project(const at::Tensor& x, const nn::ForwardContext& context);
+  // Those of them that are layers.
+  std::vector<nn::Linear*> projections();
   // What tokens take of each other.
   at::Tensor mix(const std::vector<at::Tensor>& qkv, const nn::ForwardContext& context);
   // As keys and as queries, where they are.
@@ -85,7 +89,10 @@ class BertLayer final : public Block {
   BertConfig config_;
   int64_t index_;
   std::string path_;
-  nn::Linear query_, key_, value_;
+  // Or the first gives all three of them, before the biases.
+  nn::Linear query_;
+  std::optional<nn::Linear> key_, value_;
+  std::optional<nn::Parameter> query_bias_, value_bias_;
   std::optional<nn::Linear> position_key_, position_query_;  // unless query and key serve them
   nn::Linear attention_output_;
   nn::LayerNorm attention_norm_;

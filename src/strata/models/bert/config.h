@@ -2,7 +2,7 @@
 // checked. Owns: names, defaults and relations of the keys. Never: weights; under which names a
 // family has the blocks' modules (names.h). Source: transformers configuration_bert.py,
 // configuration_roberta.py, configuration_distilbert.py, configuration_electra.py,
-// configuration_mpnet.py, configuration_deberta_v2.py.
+// configuration_mpnet.py, configuration_deberta_v2.py, configuration_deberta.py.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ struct BertPositionVectors {
   bool are_keys = false;       // a query meets them (c2p)
   bool are_queries = false;    // a key meets them (p2c)
   bool shares_layers = false;  // query and key make them of the table; else layers of their own
+  bool has_key_bias = true;    // the layer of its own that makes keys
 };
 
 struct BertConfig {
@@ -59,6 +60,9 @@ struct BertConfig {
   bool has_positions = true;  // a table of them; else attention alone knows them
   std::optional<nn::RelativeBuckets> relative_bias;       // MPNet's, one table for all layers
   std::optional<BertPositionVectors> relative_positions;  // DeBERTa's
+  // DeBERTa's first: one layer without a bias gives q, k and v of one head after the other; q and v
+  // have biases behind it.
+  bool has_one_projection = false;
   int64_t num_score_terms = 1;  // of scores, by whose number they are scaled
   // Between the head's two layers, in place of tanh.
   std::optional<nn::Activation> head_act;
@@ -91,5 +95,6 @@ BertConfig parse_albert_config(const Json& config);
 BertConfig parse_electra_config(const Json& config);
 BertConfig parse_mpnet_config(const Json& config);
 BertConfig parse_deberta_v2_config(const Json& config);
+BertConfig parse_deberta_config(const Json& config);
 
 }  // namespace strata::models

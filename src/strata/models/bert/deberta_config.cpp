@@ -1,4 +1,4 @@
-// DeBERTa-v2 and v3: what their config.json says beside BERT's.
+// DeBERTa, v2 and v3: what their config.json says beside BERT's.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -21,6 +21,9 @@ void require_known_shape(const ConfigReader& config, const BertConfig& c) {
     throw ConfigError("config.json: found {} = {}, expected {}; use another checkpoint", key, found,
                       expected);
   }
+}
+
+void require_no_convolution(const ConfigReader& config) {
   if (const auto size = config.optional_integer("conv_kernel_size"); size.value_or(0) > 0) {
     throw ConfigError(
         "config.json: found conv_kernel_size = {}, a convolution beside the first layer, expected "
@@ -88,11 +91,15 @@ bool parse_norm(const ConfigReader& config) {
   return has_norm;
 }
 
+int64_t parse_reach(const ConfigReader& config, const BertConfig& c) {
+  const int64_t most = config.optional_integer("max_relative_positions").value_or(-1);
+  return most < 1 ? c.max_position_embeddings
+                  : config.positive_integer("max_relative_positions", most);
+}
+
 nn::PositionVectors parse_vectors(const ConfigReader& config, const BertConfig& c) {
   nn::PositionVectors vectors;
-  const int64_t most = config.optional_integer("max_relative_positions").value_or(-1);
-  vectors.max_distance = most < 1 ? c.max_position_embeddings
-                                  : config.positive_integer("max_relative_positions", most);
+  vectors.max_distance = parse_reach(config, c);
   const int64_t buckets = config.optional_integer("position_buckets").value_or(-1);
   if (buckets <= 0) return vectors;
   vectors.buckets = config.positive_integer("position_buckets", buckets);
@@ -103,12 +110,9 @@ nn::PositionVectors parse_vectors(const ConfigReader& config, const BertConfig& 
       buckets, vectors.max_distance - 1);
 }
 
-void parse_positions(const ConfigReader& config, BertConfig& c) {
-  BertPositionVectors positions;
+// `positions` holds what the family's class reads of its own.
+void parse_positions(const ConfigReader& config, BertConfig& c, BertPositionVectors positions) {
   parse_terms(config, c, positions);
-  positions.has_norm = parse_norm(config);
-  positions.shares_layers = config.boolean("share_att_key", false);
-  positions.vectors = parse_vectors(config, c);
   if (!config.boolean("relative_attention", false)) {
     if (!positions.has_norm) return;
     throw ConfigError(
@@ -121,6 +125,20 @@ void parse_positions(const ConfigReader& config, BertConfig& c) {
         "which read its table; use another checkpoint");
   }
   c.relative_positions = positions;
+}
+
+void parse_body(const ConfigReader& config, BertConfig& c) {
+  parse_bert_body(config, c);
+  require_known_shape(config, c);
+  c.type_vocab_size = config.optional_integer("type_vocab_size").value_or(0);
+  if (c.type_vocab_size != 0) c.type_vocab_size = config.positive_integer("type_vocab_size", 0);
+  c.has_positions = config.boolean("position_biased_input", true);
+}
+
+void parse_head(const ConfigReader& config, BertConfig& c) {
+  c.head_input_dropout = config.dropout_rate("pooler_dropout", 0);
+  c.classifier_dropout = config.dropout_rate("cls_dropout", c.hidden_dropout_prob);
+  c.head_act = parse_activation(config, "pooler_hidden_act", "gelu");
 }
 
 }  // namespace
@@ -136,15 +154,35 @@ BertConfig parse_deberta_v2_config(const Json& json) {
   c.num_attention_heads = 24;
   c.intermediate_size = 6144;
   c.layer_norm_eps = 1e-7;
-  parse_bert_body(config, c);
-  require_known_shape(config, c);
-  c.type_vocab_size = config.optional_integer("type_vocab_size").value_or(0);
-  if (c.type_vocab_size != 0) c.type_vocab_size = config.positive_integer("type_vocab_size", 0);
-  c.has_positions = config.boolean("position_biased_input", true);
-  parse_positions(config, c);
-  c.head_input_dropout = config.dropout_rate("pooler_dropout", 0);
-  c.classifier_dropout = config.dropout_rate("cls_dropout", c.hidden_dropout_prob);
-  c.head_act = parse_activation(config, "pooler_hidden_act", "gelu");
+  parse_body(config, c);
+  require_no_convolution(config);
+  BertPositionVectors positions;
+  positions.has_norm = parse_norm(config);
+  positions.shares_layers = config.boolean("share_att_key", false);
+  positions.vectors = parse_vectors(config, c);
+  parse_positions(config, c, positions);
+  parse_head(config, c);
+  return c;
+}
+
+BertConfig parse_deberta_config(const Json& json) {
+  const ConfigReader config(json);
+  BertConfig c;
+  c.names = deberta_names();
+  c.reads_types = c.has_one_projection = true;
+  c.vocab_size = 50265;
+  c.layer_norm_eps = 1e-7;
+  parse_body(config, c);
+  if (config.boolean("talking_head", false)) {
+    throw ConfigError(
+        "config.json: found talking_head true, products of heads among their scores, expected "
+        "false; use another checkpoint");
+  }
+  BertPositionVectors positions;
+  positions.has_key_bias = false;
+  positions.vectors.max_distance = parse_reach(config, c);
+  parse_positions(config, c, positions);
+  parse_head(config, c);
   return c;
 }
 

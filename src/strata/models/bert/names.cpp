@@ -112,4 +112,21 @@ BertNames deberta_v2_names() {
   return names;
 }
 
+// One layer gives queries, keys and values.
+BertNames deberta_names() {
+  BertNames names = bert_names();
+  names.architecture = "DebertaForSequenceClassification";
+  names.body = "deberta";
+  names.embedding_class = "DebertaEmbeddings";
+  names.layer_class = "DebertaLayer";
+  names.query = "attention.self.in_proj";
+  names.key = names.value = "";
+  names.position_key = "pos_proj";
+  names.position_query = "pos_q_proj";
+  names.head_dense = "pooler.dense";
+  names.lora_targets = {"in_proj"};
+  names.ia3_targets = {"in_proj", "output.dense"};
+  return names;
+}
+
 }  // namespace strata::models

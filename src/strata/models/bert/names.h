@@ -15,6 +15,8 @@ struct BertNames {
   std::string layers;      // "encoder.layer", after the body
   std::string projection;  // of tables of another width, after the body
   std::string query, key, value, attention_output, attention_norm;
+  // Of vectors of relative positions, in the attention.
+  std::string position_key = "pos_key_proj", position_query = "pos_query_proj";
   std::string up, down, output_norm;
   std::string head_dense, classifier;
   // PEFT's; none: it has none of the family.
@@ -29,5 +31,6 @@ BertNames electra_names();
 BertNames mpnet_names();
 BertNames albert_names();
 BertNames deberta_v2_names();
+BertNames deberta_names();
 
 }  // namespace strata::models

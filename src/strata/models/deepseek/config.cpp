@@ -279,4 +279,29 @@ DeepseekConfig parse_minicpm3_config(const Json& json) {
   return c;
 }
 
+DeepseekConfig parse_youtu_config(const Json& json) {
+  const ConfigReader config(json);
+  DeepseekConfig c{.mixture = {.llama = defaults("Youtu")},
+                   .attention = {.query_rank = 1536,
+                                 .heads = {.plain_dim = 128, .turned_dim = 64, .value_dim = 128}}};
+  LlamaConfig& llama = c.mixture.llama;
+  llama.never_quantized = {};
+  llama.names_mean_experts = false;
+  llama.vocab_size = 128256;
+  llama.hidden_size = config.positive_integer("hidden_size", 2048);
+  llama.intermediate_size = 6144;
+  llama.num_attention_heads = 16;
+  llama.max_position_embeddings = 131072;
+  llama.tie_word_embeddings = true;
+  llama.initializer_range = 2.0 / std::sqrt(5.0 * static_cast<double>(llama.hidden_size));
+  parse_layers(config, c);
+  if (!config.boolean("rope_interleave", true)) llama.rope.pairs = ops::RopePairs::kHalves;
+  llama.embedding_range = 2.0 * llama.initializer_range;
+  if (config.number("embedding_initializer_range", 0) != 0) {  // zero is as none
+    llama.embedding_range = config.positive_number("embedding_initializer_range", 1.0);
+  }
+  c.mixture.has_experts.assign(static_cast<size_t>(llama.num_hidden_layers), false);
+  return c;
+}
+
 }  // namespace strata::models

@@ -1,7 +1,7 @@
 // The settings of the families with multi-head latent attention (DeepSeek-V2, DeepSeek-V3,
-// GLM-4.7-Flash, MiniCPM3), read from config.json and checked. Owns: names, defaults and relations
-// of the keys. Never: weights. Source: transformers
-// configuration_{deepseek_v2,deepseek_v3,glm4_moe_lite,minicpm3}.py.
+// GLM-4.7-Flash, MiniCPM3, Youtu-LLM), read from config.json and checked. Owns: names, defaults and
+// relations of the keys. Never: weights. Source: transformers
+// configuration_{deepseek_v2,deepseek_v3,glm4_moe_lite,minicpm3,youtu}.py.
 #pragma once
 
 #include <cstdint>
@@ -33,5 +33,6 @@ DeepseekConfig parse_deepseek_v2_config(const Json& config);
 DeepseekConfig parse_deepseek_v3_config(const Json& config);
 DeepseekConfig parse_glm4_moe_lite_config(const Json& config);
 DeepseekConfig parse_minicpm3_config(const Json& config);
+DeepseekConfig parse_youtu_config(const Json& config);
 
 }  // namespace strata::models

@@ -105,6 +105,11 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
     norm.emplace(path_ + "." + name, channels, c.rms_norm_eps, storage, c.norm_kind);
   };
   for (const auto& [place, name] : c.layer_norms) add(norm(place), name, c.hidden_size);
+  if (!c.attention_gate.empty()) {
+    gate_.emplace(
+        path_ + ".self_attn." + c.attention_gate,
+        shape(c.hidden_size, c.num_attention_heads * c.head_dim, /*bias=*/false, storage));
+  }
   if (!c.head_norms && !c.row_norms) return;
   add(q_norm_, "self_attn.q_norm", c.head_dim * (c.row_norms ? c.num_attention_heads : 1));
   add(k_norm_, "self_attn.k_norm", c.head_dim * (c.row_norms ? c.num_key_value_heads : 1));
@@ -112,6 +117,7 @@ LlamaDecoderLayer::LlamaDecoderLayer(const LlamaConfig& c, int64_t index, at::Sc
 
 std::vector<nn::Linear*> LlamaDecoderLayer::linears() {
   std::vector<nn::Linear*> list{&q_proj_, &k_proj_, &v_proj_, &o_proj_};
+  if (gate_) list.push_back(&*gate_);
   const auto rest = mlp_ ? mlp_->linears() : feed_forward_->linears();
   list.insert(list.end(), rest.begin(), rest.end());
   return list;
@@ -134,19 +140,27 @@ std::vector<nn::Parameter*> LlamaDecoderLayer::parameters() {
     layer->append_parameters(list);
   }
   if (q_norm_) list.insert(list.end(), {&q_norm_->weight(), &k_norm_->weight()});
+  if (gate_) gate_->append_parameters(list);
+  if (config_.norms_come_first) append_norms(list);
   if (mlp_) {
     mlp_->append_parameters(list);
   } else {
     feed_forward_->append_parameters(list);
   }
-  for (const auto& [place, name] : config_.layer_norms) list.push_back(&norm(place)->weight());
+  if (!config_.norms_come_first) append_norms(list);
   append_prefix(list, index_);
   return list;
 }
 
+void LlamaDecoderLayer::append_norms(std::vector<nn::Parameter*>& list) {
+  for (const auto& [place, name] : config_.layer_norms) list.push_back(&norm(place)->weight());
+}
+
 at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = branches_of(norm(NormPlace::kAttentionInput), x);
-  auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
+  std::vector<const nn::Linear*> inputs{&q_proj_, &k_proj_, &v_proj_};
+  if (gate_) inputs.push_back(&*gate_);
+  auto qkv = nn::linear_shared_input(inputs, normed, context);
   const bool rotates = config_.rotates.empty() || config_.rotates.at(static_cast<size_t>(index_));
   const bool have_turned = q_norm_ && nn::norm_and_turn({*q_norm_, *k_norm_}, qkv[0], qkv[1],
                                                         rotates ? &rope_ : nullptr, context);
@@ -165,8 +179,10 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
       .softcap = config_.attention_softcap,
       // Beside those of the adapters' layers, which count from 0.
       .place_id = kFirstDropoutPlace + static_cast<uint64_t>(index_),
-      .sinks = sinks_ ? &*sinks_ : nullptr};
-  const at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+      .sinks = sinks_ ? &*sinks_ : nullptr,
+      .is_causal = config_.is_causal};
+  at::Tensor mixed = nn::rotary_attention(qkv[0], qkv[1], qkv[2], rope_, options, context);
+  if (gate_) mixed = mixed * at::sigmoid(qkv[3]);
   auto& output = norm(NormPlace::kAttentionOutput);
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     const at::Tensor y = o_proj_.forward(mixed, context);
@@ -176,15 +192,21 @@ at::Tensor LlamaDecoderLayer::attend(const at::Tensor& x, const nn::ForwardConte
   return o_proj_.forward_add_once(mixed, residual, context);
 }
 
+at::Tensor LlamaDecoderLayer::add_normed(const at::Tensor& residual, const at::Tensor& y) const {
+  const double scale = config_.residual_multiplier;
+  return scale == 1.0 ? residual + y : nn::add_scaled(residual, y, scale, /*wants_output=*/true);
+}
+
 at::Tensor LlamaDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
   const auto [normed, residual] = branches_of(norm(NormPlace::kMlpInput), x);
-  if (!mlp_) return feed_forward_->add_last(normed, residual, context);
+  auto& output = norm(NormPlace::kMlpOutput);
+  if (!mlp_ && !output) return feed_forward_->add_last(normed, residual, context);
+  if (!mlp_) return add_normed(residual, output->forward(feed_forward_->forward(normed, context)));
   const nn::Remakable gated = mlp_->gated(normed, context);
   nn::Linear& down = mlp_->down_proj();
-  if (auto& output = norm(NormPlace::kMlpOutput)) {
-    const at::Tensor y = output->forward(nn::linear_shared_input({&down}, gated, context)[0]);
-    const double scale = config_.residual_multiplier;
-    return scale == 1.0 ? residual + y : nn::add_scaled(residual, y, scale, /*wants_output=*/true);
+  if (output) {
+    return add_normed(residual,
+                      output->forward(nn::linear_shared_input({&down}, gated, context)[0]));
   }
   if (const double scale = config_.residual_multiplier; scale != 1.0) {
     // Where the result is not wanted, the step has just recomputed what it keeps: nothing is

@@ -90,6 +90,9 @@ class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   // x + attention(norm(x)); x + mlp(norm(x)), where the second terms may be scaled.
   at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
   at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
+  // residual + y, where that may be scaled.
+  at::Tensor add_normed(const at::Tensor& residual, const at::Tensor& y) const;
+  void append_norms(std::vector<nn::Parameter*>& list);
   std::optional<nn::RmsNorm>& norm(NormPlace place) { return norms_[static_cast<size_t>(place)]; }
 
   LlamaConfig config_;
@@ -99,6 +102,7 @@ class LlamaDecoderLayer final : public DecoderLayer, public HasFusedLinears {
   std::optional<nn::Parameter> sinks_;
   nn::Linear q_proj_, k_proj_, v_proj_, o_proj_;
   std::optional<nn::RmsNorm> q_norm_, k_norm_;  // with head_norms or row_norms
+  std::optional<nn::Linear> gate_;              // with attention_gate
   std::optional<Mlp> mlp_;                      // without feed_forward_
   std::unique_ptr<FeedForward> feed_forward_;
   std::array<std::optional<nn::RmsNorm>, 4> norms_;  // by NormPlace

@@ -42,10 +42,12 @@ struct LlamaConfig {
   int64_t max_position_embeddings = 2048;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
-  bool input_bias = false;   // of q_proj, k_proj, v_proj
-  bool output_bias = false;  // of o_proj
-  bool head_norms = false;   // q and k are normalised head by head before they are rotated
-  bool row_norms = false;    // q and k are normalised with all their heads at once instead
+  std::optional<double> embedding_range;  // of the embedding, by default the same
+  std::optional<std::string> zeros;       // how names of weights end that begin as zeros
+  bool input_bias = false;                // of q_proj, k_proj, v_proj
+  bool output_bias = false;               // of o_proj
+  bool head_norms = false;  // q and k are normalised head by head before they are rotated
+  bool row_norms = false;   // q and k are normalised with all their heads at once instead
   bool mlp_bias = false;
   double attention_dropout = 0;           // of the probabilities, while training
   std::optional<double> attention_scale;  // default: 1 / sqrt(head_dim)
@@ -53,8 +55,12 @@ struct LlamaConfig {
   double residual_multiplier = 1.0;       // of what attention and MLP add
   double logits_scaling = 1.0;            // logits are divided by it
   bool attention_sinks = false;           // a number a head among the scores
-  double attention_softcap = 0;           // of scores, 0: none (ops/attention/biased_attention.h)
-  double logit_softcap = 0;               // of logits, 0: none
+  // Of what attention gives, before o_proj: a layer of the attention whose sigmoid it is. Empty:
+  // none.
+  std::string attention_gate = {};
+  bool is_causal = true;         // a token sees those before it alone
+  double attention_softcap = 0;  // of scores, 0: none (ops/attention/biased_attention.h)
+  double logit_softcap = 0;      // of logits, 0: none
   ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms
   ops::GateKind gate = ops::GateKind::kSilu;              // of the MLP
   bool fused_gate_up = false;    // gate and up of it are one matrix, of silu
@@ -62,6 +68,7 @@ struct LlamaConfig {
   // In the reference's order.
   std::vector<LayerNorm> layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
                                         {NormPlace::kMlpInput, "post_attention_layernorm"}};
+  bool norms_come_first = false;                 // before the MLP, among the parameters
   std::string embedding = "model.embed_tokens";  // the module
   std::string final_norm = "model.norm";         // the module before the output layer
   bool tie_word_embeddings = false;
@@ -71,6 +78,7 @@ struct LlamaConfig {
   std::vector<int64_t> windows;  // of each layer, ops/attention/attention.h; empty: none anywhere
   std::vector<bool> rotates;     // of each layer; empty: all have positions
   bool has_rope_table = true;    // in the reference
+  int64_t num_idle_tables = 0;   // of its, beside those that turn something
   int64_t buffer_numel = 0;      // of its other buffers, in the type of the weights
   // After the last, in files alone: layers that predict further tokens (GLM-4.5).
   int64_t num_ignored_layers = 0;

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "strata/base/error.h"
 #include "strata/models/fused_linears.h"
 #include "strata/nn/batch.h"
 #include "strata/nn/linear.h"
@@ -22,6 +23,11 @@ class FeedForward : public HasFusedLinears {
   // residual + f(normed), the last of the block: as nn::Linear::forward_add_last().
   virtual at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                               const nn::ForwardContext& context) = 0;
+  // f(normed), which the block reads further on. InternalError unless the family has such layers.
+  virtual at::Tensor forward(const nn::Remakable& /*normed*/,
+                             const nn::ForwardContext& /*context*/) {
+    throw InternalError("feed forward: found a norm behind it, expected none in this family");
+  }
 };
 
 }  // namespace strata::models

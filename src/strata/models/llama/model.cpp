@@ -51,7 +51,7 @@ int64_t LlamaModel::buffer_bytes() const {
   if (!config_.has_rope_table) return of_others;
   const bool has_global = !local_rope_ || std::ranges::count(config_.windows, 0) > 0;
   return (has_global ? rope_.buffer_bytes() : 0) + (local_rope_ ? local_rope_->buffer_bytes() : 0) +
-         of_others;
+         config_.num_idle_tables * rope_.buffer_bytes() + of_others;
 }
 
 void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
@@ -80,14 +80,19 @@ void LlamaModel::init_weight(const nn::Parameter& parameter, at::Tensor full,
     if (layer->init_weight(parameter, full, generator)) return;
   }
   const bool is_drawn = name.ends_with(".sinks") || name.ends_with(".router.bias");
-  if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {
+  if (config_.zeros && name.ends_with(*config_.zeros)) {
+    full.zero_();
+  } else if (!is_drawn && (name.ends_with(".bias") || name.ends_with("_bias"))) {
     full.zero_();
   } else if (!is_drawn && parameter.shape().size() <= 1) {
     const double of_norm = config_.norm_kind == ops::RmsNormKind::kGemma ? 0.0 : 1.0;
     full.fill_(nn::Xielu::initial_value(name).value_or(of_norm));
   } else {
-    full.normal_(0.0, config_.initializer_range, std::move(generator));
-    if (&parameter == table().get() && config_.pad_token_id.has_value()) {
+    const bool is_table = &parameter == table().get();
+    const double range = config_.initializer_range;
+    full.normal_(0.0, is_table ? config_.embedding_range.value_or(range) : range,
+                 std::move(generator));
+    if (is_table && config_.pad_token_id.has_value()) {
       full.select(0, *config_.pad_token_id).zero_();
     }
   }

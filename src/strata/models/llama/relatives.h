@@ -1,6 +1,6 @@
 // Families whose settings are all of Llama's layer: EXAONE 4, ERNIE 4.5, InternLM3, IQuest-Coder,
-// CWM, Helium, HyperCLOVA X and VaultGemma. Owns: declarations, apart from those of config.h, which
-// much includes. Never: how they are read (exaone_config.cpp, ernie_config.cpp, ...).
+// CWM, Helium, HyperCLOVA X, VaultGemma and Granite with windows. Owns: declarations, apart from
+// those of config.h, which much includes. Never: how they are read (exaone_config.cpp, ...).
 #pragma once
 
 #include "strata/models/config_reader.h"
@@ -16,6 +16,7 @@ LlamaConfig parse_cwm_config(const Json& config);
 LlamaConfig parse_helium_config(const Json& config);
 LlamaConfig parse_hyperclovax_config(const Json& config);
 LlamaConfig parse_vaultgemma_config(const Json& config);
+LlamaConfig parse_granite_swa_config(const Json& config);
 
 // Of families with llama3 positions unless the file says otherwise: the file with these written
 // out. A rope_theta alone says nothing there.

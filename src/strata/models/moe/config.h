@@ -1,7 +1,9 @@
 // The settings of a mixture of experts over Llama's attention (Qwen3-MoE, Qwen2-MoE, Mixtral,
-// GLM-4.5, MiniMax-M2, ERNIE 4.5, dots.llm1, K-EXAONE), read from config.json and checked. Owns:
-// the keys beside those of Llama's families. Never: weights. Source: transformers
-// configuration_{qwen3_moe,qwen2_moe,mixtral,glm4_moe,minimax_m2,ernie4_5_moe,dots1,exaone_moe}.py.
+// GLM-4.5, MiniMax-M2, ERNIE 4.5, dots.llm1, K-EXAONE, Solar Open, Mellum 2, FlexOlmo, Trinity),
+// read from config.json and checked. Owns: the keys beside those of Llama's families. Never:
+// weights. Source: transformers
+// configuration_{qwen3_moe,qwen2_moe,mixtral,glm4_moe,minimax_m2,ernie4_5_moe,dots1,exaone_moe}.py,
+// configuration_{solar_open,mellum,flex_olmo,afmoe}.py.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,8 @@ struct MixtureConfig {
   // Adapters and codes know router and experts by no names, as those of the reference, which holds
   // them as parameters and, in this family, turns no name of a layer into one.
   bool is_no_target = false;
-  bool router_comes_first = false;  // in the reference's order of parameters
+  bool router_comes_first = false;   // in the reference's order of parameters
+  bool shared_comes_second = false;  // after it, before the experts
   // Size of the expert that sees all tokens; none: there is no such expert.
   std::optional<int64_t> shared_intermediate_size = {};
   std::string shared_module = "shared_expert";
@@ -64,5 +67,9 @@ MixtureConfig parse_minimax_m2_config(const Json& config);
 MixtureConfig parse_ernie4_5_moe_config(const Json& config);
 MixtureConfig parse_dots1_config(const Json& config);
 MixtureConfig parse_exaone_moe_config(const Json& config);
+MixtureConfig parse_solar_open_config(const Json& config);
+MixtureConfig parse_mellum_config(const Json& config);
+MixtureConfig parse_flex_olmo_config(const Json& config);
+MixtureConfig parse_afmoe_config(const Json& config);
 
 }  // namespace strata::models

@@ -29,6 +29,7 @@ Mixture::Mixture(const MixtureConfig& c, const std::string& path, at::ScalarType
       is_wide_(c.wide_router),
       narrow_scores_(c.narrow_scores),
       router_comes_first_(c.router_comes_first),
+      shared_comes_second_(c.shared_comes_second),
       router_is_linear_(c.router_is_linear),
       is_no_target_(c.is_no_target),
       router_(path + "." + c.router_name,
@@ -86,13 +87,17 @@ std::vector<nn::Linear*> Mixture::Shared::linears() {
 
 std::vector<nn::Linear*> Mixture::linears() {
   std::vector<nn::Linear*> list;
+  const auto add_shared_layers = [&] {
+    if (!shared_) return;
+    for (nn::Linear* layer : shared_->linears()) list.push_back(layer);
+  };
   if (!is_no_target_) {
     if (router_comes_first_) list.push_back(&router_);
+    if (shared_comes_second_) add_shared_layers();
     for (nn::Linear& layer : layers_) list.push_back(&layer);
     if (!router_comes_first_) list.push_back(&router_);
   }
-  if (!shared_) return list;
-  for (nn::Linear* layer : shared_->linears()) list.push_back(layer);
+  if (!shared_comes_second_) add_shared_layers();
   return list;
 }
 
@@ -121,6 +126,7 @@ std::vector<nn::ExpertParameter*> Mixture::expert_parameters() {
 // The reference's fused parameters hold gate and up of all experts, then down of all.
 void Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
   if (router_comes_first_) router_.append_parameters(list);
+  if (shared_comes_second_) append_shared(list);
   for (const nn::Expert& expert : experts_.each) {
     expert.gate->append_parameters(list);
     expert.up->append_parameters(list);
@@ -129,6 +135,10 @@ void Mixture::append_parameters(std::vector<nn::Parameter*>& list) {
   if (!router_comes_first_) router_.append_parameters(list);
   if (correction_) list.push_back(&*correction_);
   for (const nn::ExpertParameter* matrices : expert_parameters()) matrices->append_branch(list);
+  if (!shared_comes_second_) append_shared(list);
+}
+
+void Mixture::append_shared(std::vector<nn::Parameter*>& list) {
   if (!shared_) return;
   for (const nn::Linear* layer : shared_->linears()) layer->append_parameters(list);
 }
@@ -168,11 +178,26 @@ nn::Routing Mixture::choose(const at::Tensor& logits, at::ScalarType type,
 at::Tensor Mixture::add_last(const nn::Remakable& normed, const at::Tensor& residual,
                              const nn::ForwardContext& context) {
   const at::Tensor base = shared_ ? add_shared(normed, residual, context) : residual;
+  return add_experts(normed, base, route(normed, context), context);
+}
+
+at::Tensor Mixture::forward(const nn::Remakable& normed, const nn::ForwardContext& context) {
+  // Whether the block runs again the router alone must know.
+  const nn::Routing routing = route(normed, context);
+  nn::ForwardContext inside = context;
+  inside.pass.wants_output = true;
+  std::optional<at::Tensor> base;
+  if (shared_) base = add_shared(normed, at::zeros_like(normed.value), inside);
+  return add_experts(normed, base, routing, inside);
+}
+
+at::Tensor Mixture::add_experts(const nn::Remakable& normed, const std::optional<at::Tensor>& base,
+                                const nn::Routing& routing, const nn::ForwardContext& context) {
   if (gate_up_matrices_) {
     experts_.in_branch = gate_up_matrices_->branch.get();
     experts_.down_branch = down_matrices_->branch.get();
   }
-  return nn::add_experts_last(experts_, normed, base, route(normed, context), context);
+  return nn::add_experts_last(experts_, normed, base, routing, context);
 }
 
 std::unique_ptr<FeedForward> make_mixture(const MixtureConfig& config, int64_t index,

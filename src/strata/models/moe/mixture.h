@@ -26,6 +26,7 @@ class Mixture final : public FeedForward {
   void append_parameters(std::vector<nn::Parameter*>& list) override;
   at::Tensor add_last(const nn::Remakable& normed, const at::Tensor& residual,
                       const nn::ForwardContext& context) override;
+  at::Tensor forward(const nn::Remakable& normed, const nn::ForwardContext& context) override;
 
  private:
   // An expert that all tokens pass, times sigmoid of a product with one row where there is one.
@@ -36,8 +37,12 @@ class Mixture final : public FeedForward {
     std::vector<nn::Linear*> linears();
   };
   void name_matrices(const std::string& path);
+  void append_shared(std::vector<nn::Parameter*>& list);
   at::Tensor add_shared(const nn::Remakable& normed, const at::Tensor& residual,
                         const nn::ForwardContext& context);
+  // base + the weighted sum of each token's experts; without a base the sum alone.
+  at::Tensor add_experts(const nn::Remakable& normed, const std::optional<at::Tensor>& base,
+                         const nn::Routing& routing, const nn::ForwardContext& context);
   nn::Routing route(const nn::Remakable& normed, const nn::ForwardContext& context);
   nn::Routing choose(const at::Tensor& logits, at::ScalarType type,
                      const nn::ForwardContext& context);
@@ -49,7 +54,7 @@ class Mixture final : public FeedForward {
   bool balances_logits_;  // with one of these
   bool is_wide_;          // the router's products are taken in fp32
   bool narrow_scores_;    // what these make of them is of the compute type
-  bool router_comes_first_, router_is_linear_, is_no_target_;
+  bool router_comes_first_, shared_comes_second_, router_is_linear_, is_no_target_;
   nn::Linear router_;
   std::optional<nn::Parameter> correction_;  // with one of these: a buffer
   std::vector<nn::Linear> layers_;           // gate, up, down of each expert
