@@ -119,6 +119,11 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.eos_ids = reader.read_ids("eos_token_id");
   result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
   result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
+  if (file == own) {
+    result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "an integer");
+    const auto bos = reader.read_ids("bos_token_id");
+    if (!result.decoder_start_id && !bos.empty()) result.decoder_start_id = bos.front();
+  }
   // Its class's own, where only config.json is there to ask.
   const bool is_barts = json.value("model_type", Json()) == "bart";
   if (is_barts && !json.contains("forced_eos_token_id")) result.forced_eos_ids = {2};

@@ -23,6 +23,9 @@ struct GenerationConfig {
   // The first token of an answer, and the last one that it may have: for answers of models of
   // encoder and decoder.
   std::vector<int32_t> forced_bos_ids, forced_eos_ids;
+  // What their decoder reads before it, where generation_config.json names it: decoder_start_token_id
+  // or else bos_token_id. Training starts from that of config.json.
+  std::optional<int64_t> decoder_start_id;
   // Settings of the file that change the reference's answers and are not applied here, a sentence
   // each.
   std::vector<std::string> notes;

@@ -53,6 +53,17 @@ int64_t forced_token(const std::vector<int32_t>& ids) {
   return ids.empty() ? -1 : *std::ranges::min_element(ids);
 }
 
+// What the decoder reads first: the file of generation goes before the model, as in the reference.
+int64_t start_of(const Trainee& trainee) {
+  return trainee.generation.decoder_start_id.value_or(trainee.model->decoder_start_id().value_or(0));
+}
+
+// The start belongs to the text where its token is no special one, as in the reference.
+std::vector<int32_t> behind(int64_t start, std::vector<int32_t> answer) {
+  answer.insert(answer.begin(), static_cast<int32_t>(start));
+  return answer;
+}
+
 std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& tokenizer) {
   const std::string text = tokenizer.decode(ids);
   constexpr const char* kSpace = " \t\r\n";
@@ -79,10 +90,22 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                     generation.source, *generation.max_new_tokens);
 }
 
+static void require_start(const generate::GenerationConfig& file, const Json& model_config) {
+  const Json size = model_config.value("vocab_size", Json());
+  if (!file.decoder_start_id || !size.is_number_integer()) return;
+  const int64_t start = *file.decoder_start_id;
+  if (start >= 0 && start < size.get<int64_t>()) return;
+  throw FormatError(
+      "{}: found decoder_start_token_id (or bos_token_id in its place) = {}, expected a token of "
+      "the vocabulary of {}; fix the file",
+      file.source, start, size.get<int64_t>());
+}
+
 // Before the first evaluation fails on it.
 static void require_answer_positions(const config::RunConfig& config,
-                                     const generate::GenerationConfig& file) {
-  const auto table = models::position_table(load_model_config(config.model, /*alone=*/true));
+                                     const generate::GenerationConfig& file,
+                                     const Json& model_config) {
+  const auto table = models::position_table(model_config);
   const int64_t most = max_answer_tokens(config, file);
   if (!table || most <= table->num_positions) return;
   throw ConfigError(
@@ -97,7 +120,9 @@ static void require_answer_positions(const config::RunConfig& config,
 std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return {};
   const generate::GenerationConfig file = load_generation_config(config.model);
-  require_answer_positions(config, file);
+  const Json model_config = load_model_config(config.model, /*alone=*/true);
+  require_start(file, model_config);
+  require_answer_positions(config, file, model_config);
   std::vector<std::string> warnings;
   for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
   const auto warn = [&](const char* key, const std::string& value) {
@@ -125,7 +150,7 @@ std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch&
                                                                 Trainee& trainee) {
   comm::Group& world = *trainee.store->mesh().world;
   const size_t documents = batch.source->offsets.size() - 1;
-  const int64_t start = trainee.model->decoder_start_id().value();
+  const int64_t start = start_of(trainee);
   std::vector<std::vector<int32_t>> answers(documents);
   std::vector<bool> is_done(documents, false);
   std::vector<int64_t> ids(documents, start);
@@ -191,8 +216,9 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
     for (int64_t r = 0; r < rows.num_real; ++r) {
       const data::ExampleView row = dataset[static_cast<size_t>(rows.rows[static_cast<size_t>(r)])];
       const auto target = row.ids.subspan(static_cast<size_t>(row.lengths[0]));
-      count[0] += trimmed_text((*answers)[static_cast<size_t>(r)], tokenizer) ==
-                  trimmed_text(target, tokenizer);
+      const std::vector<int32_t> answer =
+          behind(start_of(trainee), (*answers)[static_cast<size_t>(r)]);
+      count[0] += trimmed_text(answer, tokenizer) == trimmed_text(target, tokenizer);
       count[1] += 1;
     }
   }
