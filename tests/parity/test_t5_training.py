@@ -140,6 +140,25 @@ def test_answers_end_as_the_models_file_says(place, tmp_path):
     assert expected == 0 < accuracy(tmp_path, result, tokenizer)
 
 
+def test_answers_start_as_the_models_file_says(place, tmp_path):
+    """transformers' generate() of the result, whose generation_config.json names another start than config.json, that of training."""
+    save_two_words(place, tmp_path)
+    shutil.copytree(place / "plain", tmp_path / "plain")
+    tokenizer = AutoTokenizer.from_pretrained(place / "plain")
+    file = tmp_path / "plain" / "generation_config.json"
+    [start] = tokenizer("negative", add_special_tokens=False).input_ids
+    file.write_text(json.dumps({**json.loads(file.read_text()), "decoder_start_token_id": start}))
+    found = run(flags(tmp_path, "plain", tmp_path / "out", max_steps=40, eval_steps=40, learning_rate=2e-2))
+    result = T5ForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    expected = accuracy(tmp_path, result, tokenizer)
+    assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(expected)]
+    result.generation_config.decoder_start_token_id = 0
+    assert accuracy(tmp_path, result, tokenizer) != expected
+    file.write_text(json.dumps({**json.loads(file.read_text()), "decoder_start_token_id": 9999}))
+    refused = run_strata_raw(flags(tmp_path, "plain", tmp_path / "again"), recipe="seq2seq")
+    assert "found decoder_start_token_id (or bos_token_id in its place) = 9999" in refused.text
+
+
 def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
     """Seq2SeqTrainer's evaluation of the result: max_new_tokens of generation_config.json goes before generation_max_length,
     which would leave no answer whole."""

@@ -133,9 +133,13 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.min_p = reader.read<double>("min_p", "a number");
   result.repetition_penalty = reader.read<double>("repetition_penalty", "a number");
   result.eos_ids = reader.read_ids("eos_token_id");
-  result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "a token id");
   result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
   result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
+  if (file == own) {
+    result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "an integer");
+    const auto bos = reader.read_ids("bos_token_id");
+    if (!bos.empty()) result.bos_id = bos.front();
+  }
   // Its class's own, where only config.json is there to ask.
   constexpr std::pair<const char*, int32_t> kForcedEnds[] = {
       {"bart", 2}, {"mbart", 2}, {"pegasus", 1}, {"marian", 0}};

@@ -20,7 +20,9 @@ struct GenerationConfig {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::vector<int32_t> eos_ids;
-  std::optional<int64_t> decoder_start_id;  // which answers of models with an encoder follow
+  // What answers of models with an encoder follow, where generation_config.json itself says so; the
+  // reference takes bos_id in the first one's place. Training starts from that of config.json.
+  std::optional<int64_t> decoder_start_id, bos_id;
   // The first token of an answer, and the last one that it may have: for answers of models of
   // encoder and decoder.
   std::vector<int32_t> forced_bos_ids, forced_eos_ids;

@@ -44,6 +44,9 @@ bool contains(const std::array<std::string_view, N>& list, std::string_view key)
   return std::find(list.begin(), list.end(), key) != list.end();
 }
 
+// Of these an empty object is the method with its defaults.
+constexpr std::array<std::string_view, 2> kMethods = {"kasa_config", "velora_config"};
+
 bool is_neutral(const Json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
          (value.is_structured() && value.empty());
@@ -276,7 +279,7 @@ AdapterConfig parse_adapter_config(const Json& json, const std::string& subject)
     if (read_setting(key, field, config) || contains(kIgnoredKeys, key)) continue;
     if (!contains(kUnsupportedKeys, key)) {
       config.warnings.push_back(fmt::format("{}: {}: unknown key, it has no effect", subject, key));
-    } else if (!is_neutral(value)) {
+    } else if (!is_neutral(value) || (contains(kMethods, key) && value.is_object())) {
       field.refuse("no value");
     }
   }

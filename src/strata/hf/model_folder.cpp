@@ -38,6 +38,20 @@ namespace fs = std::filesystem;
       folder.string(), kModelWeightsFile, kModelIndexFile);
 }
 
+// By a key of config.json transformers reads other files than these names.
+void check_named_weights(const fs::path& config_file, const std::string& read, Json& config) {
+  constexpr const char* kKey = "transformers_weights";
+  const auto named = config.find(kKey);
+  if (named == config.end()) return;
+  if (!named->is_null() && *named != read) {
+    throw FormatError(
+        "{}: found {} = {}, expected {}, the weights that are read here; remove the key, or give "
+        "the file that it names this name",
+        config_file.string(), kKey, dump_python(*named, /*indent=*/-1), read);
+  }
+  config.erase(kKey);  // what is written may have other files
+}
+
 }  // namespace
 
 ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
@@ -52,6 +66,10 @@ ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
   if (!config_.is_object()) {
     throw FormatError("{}: found {}, expected a json object; correct the file", config.string(),
                       config_.type_name());
+  }
+  const bool is_single = fs::exists(path / kModelWeightsFile);
+  if (!is_adapter_) {
+    check_named_weights(config, is_single ? kModelWeightsFile : kModelIndexFile, config_);
   }
   const fs::path single = path / (is_adapter_ ? kAdapterWeightsFile : kModelWeightsFile);
   if (fs::exists(single)) {

@@ -29,6 +29,17 @@ bool has_text_model(const Json& config) {
   return families().contains(ConfigReader(*text).text("model_type", ""));
 }
 
+// Settings of single layers. Classes of other families than Gemma 4's fail with them.
+void refuse_own_layers(const Json& config, const std::string& type) {
+  const auto layers = config.find("per_layer_config");
+  const bool is_said = layers != config.end() && !layers->is_null() && !layers->empty();
+  if (!is_said || type == "gemma4_text") return;
+  throw ConfigError(
+      "config.json: found per_layer_config in a model of type {}, expected the same settings for "
+      "all layers; use another checkpoint",
+      type);
+}
+
 }  // namespace
 
 std::vector<std::string> supported_model_types() {
@@ -105,6 +116,7 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
         "config.json: found is_causal = False, expected True; use a checkpoint of a model whose "
         "tokens see those before them alone");
   }
+  refuse_own_layers(config, type);
   open_vector_math();
   leave_onednn_out();
   return family->second.create(config, options);

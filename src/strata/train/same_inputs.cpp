@@ -77,8 +77,8 @@ std::string answers_line(const config::RunConfig& config) {
   std::string line =
       fmt::format("answers of {} at most that end with [{}]\n",
                   counted(max_answer_tokens(config, file), "token"), fmt::join(file.eos_ids, ", "));
-  if (file.decoder_start_id) {
-    line += fmt::format("the token before answers {}\n", *file.decoder_start_id);
+  if (const auto start = file.decoder_start_id ? file.decoder_start_id : file.bos_id) {
+    line += fmt::format("the token before answers {}\n", *start);
   }
   if (file.forced_notes.empty()) return line;
   return line + fmt::format("tokens that answers have [{}] and [{}], and have not [{}]\n",

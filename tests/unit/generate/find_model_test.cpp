@@ -67,6 +67,22 @@ TEST(GenerationConfig, ReadsOneOrSeveralEndIds) {
   EXPECT_NE(config.notes[0].find("no_repeat_ngram_size 3"), std::string::npos);
 }
 
+TEST(GenerationConfig, ReadsWhereADecoderStarts) {
+  TemporaryFolder folder;
+  const auto start = [&] {
+    const GenerationConfig file = read_generation_config(folder.path());
+    return file.decoder_start_id ? file.decoder_start_id : file.bos_id;
+  };
+  folder.put("config.json", R"({"decoder_start_token_id": 2, "bos_token_id": 3})");
+  EXPECT_FALSE(start().has_value());
+  folder.put("generation_config.json", R"({"decoder_start_token_id": 7, "bos_token_id": 3})");
+  EXPECT_EQ(start(), 7);
+  folder.put("generation_config.json", R"({"decoder_start_token_id": null, "bos_token_id": 3})");
+  EXPECT_EQ(start(), 3);
+  folder.put("generation_config.json", "{}");
+  EXPECT_FALSE(start().has_value());
+}
+
 TEST(GenerationConfig, RefusesWrongTypes) {
   TemporaryFolder folder;
   for (const char* text : {R"({"top_k": 1.5})", R"({"temperature": "hot"})",

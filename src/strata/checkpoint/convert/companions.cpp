@@ -205,6 +205,7 @@ bool copy_companions(const fs::path& from, const fs::path& to, const ConfigChang
   copy_generation_config(from, to, change, tokenizer.get());
   if (!fs::exists(from / "config.json")) return false;
   Json config = change.config.is_null() ? read_json_file(from / "config.json") : change.config;
+  if (config.is_object()) config.erase("transformers_weights");  // the files' names are others
   if (config.is_object() && change.type) {
     config.erase("torch_dtype");
     config["dtype"] = std::string(hf::torch_dtype_of(*change.type));

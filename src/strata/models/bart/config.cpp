@@ -8,20 +8,25 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/padding_id.h"
 #include "strata/models/plain_activation.h"
+#include "strata/models/size_names.h"
 
 namespace strata::models {
 namespace {
 
+// The shared names of sizes are the encoder's.
 BartStackConfig parse_stack(const ConfigReader& config, const std::string& name, int64_t d_model,
                             BartStackConfig c) {
-  c.layers = config.num_layers(name + "_layers", c.layers);
+  const auto said = [&](const std::string& own, const char* shared) {
+    return name == "encoder" ? SizeNames{own.c_str(), shared}.said(config) : own;
+  };
+  const std::string heads = said(name + "_attention_heads", "num_attention_heads");
+  c.layers = config.num_layers(said(name + "_layers", "num_hidden_layers"), c.layers);
   c.ffn_dim = config.positive_integer(name + "_ffn_dim", c.ffn_dim);
-  c.heads = config.positive_integer(name + "_attention_heads", c.heads);
+  c.heads = config.positive_integer(heads, c.heads);
   if (d_model % c.heads != 0) {
     throw FormatError(
-        "config.json: found d_model = {}, expected a multiple of {}_attention_heads = {}; fix the "
-        "file",
-        d_model, name, c.heads);
+        "config.json: found d_model = {}, expected a multiple of {} = {}; fix the file", d_model,
+        heads, c.heads);
   }
   c.layerdrop = config.dropout_rate(name + "_layerdrop", c.layerdrop);
   return c;
@@ -60,7 +65,8 @@ int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size, int64_t f
 BartConfig parse(const Json& json, BartConfig c) {
   const ConfigReader config(json);
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
-  c.d_model = config.positive_integer("d_model", c.d_model);
+  c.d_model =
+      config.positive_integer(SizeNames{"d_model", "hidden_size"}.said(config), c.d_model);
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
   c.encoder = parse_stack(config, "encoder", c.d_model, c.encoder);

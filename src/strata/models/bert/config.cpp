@@ -9,6 +9,7 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/padding_id.h"
 #include "strata/models/plain_activation.h"
+#include "strata/models/size_names.h"
 
 namespace strata::models {
 namespace {
@@ -208,9 +209,12 @@ BertConfig parse_distilbert_config(const Json& json) {
   c.head_act = nn::Activation::kRelu;
   c.drops_attention_output = false;
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
-  c.hidden_size = c.embedding_size = config.positive_integer("dim", c.hidden_size);
-  c.num_hidden_layers = config.num_layers("n_layers", 6);
-  c.num_attention_heads = config.positive_integer("n_heads", c.num_attention_heads);
+  const char* hidden = SizeNames{"dim", "hidden_size"}.said(config);
+  const char* heads = SizeNames{"n_heads", "num_attention_heads"}.said(config);
+  c.hidden_size = c.embedding_size = config.positive_integer(hidden, c.hidden_size);
+  c.num_hidden_layers =
+      config.num_layers(SizeNames{"n_layers", "num_hidden_layers"}.said(config), 6);
+  c.num_attention_heads = config.positive_integer(heads, c.num_attention_heads);
   c.intermediate_size = config.positive_integer("hidden_dim", c.intermediate_size);
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
@@ -222,7 +226,7 @@ BertConfig parse_distilbert_config(const Json& json) {
   c.initializer_range = config.positive_number("initializer_range", c.initializer_range);
   c.has_sinusoidal_positions = config.boolean("sinusoidal_pos_embds", false);
   c.pad_token_id = parse_padding_id(config, c.vocab_size, c.pad_token_id);
-  check_heads(c, "dim", "n_heads");
+  check_heads(c, hidden, heads);
   return c;
 }
 

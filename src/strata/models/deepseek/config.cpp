@@ -188,6 +188,8 @@ DeepseekConfig parse_deepseek_v2_config(const Json& json) {
 static void parse_sigmoid_family(const ConfigReader& config, int64_t num_experts,
                                  const nn::SigmoidRouterOptions& router, DeepseekConfig& c) {
   parse_layers(config, c);
+  // Where the reference takes null at all, it means false.
+  require_not_null(config, {"norm_topk_prob", "rope_interleave"});
   if (!config.boolean("rope_interleave", true)) {
     c.mixture.llama.rope.pairs = ops::RopePairs::kHalves;
   }

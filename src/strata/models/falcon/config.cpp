@@ -4,6 +4,7 @@
 #include "strata/models/config_reader.h"
 #include "strata/models/plain_activation.h"
 #include "strata/models/rope_config.h"
+#include "strata/models/size_names.h"
 
 namespace strata::models {
 namespace {
@@ -132,8 +133,8 @@ FalconConfig parse_bloom_config(const Json& json) {
   c.norms_come_first = c.has_embedding_norm = c.has_biases = true;
   parse_shared(config, c);
   c.num_hidden_layers =
-      config.num_layers(config.has("n_layer") ? "n_layer" : "num_hidden_layers", 2);
-  const char* heads = config.has("n_head") ? "n_head" : "num_attention_heads";
+      config.num_layers(SizeNames{"n_layer", "num_hidden_layers"}.said(config), 2);
+  const char* heads = SizeNames{"n_head", "num_attention_heads"}.said(config);
   c.num_attention_heads = c.num_key_value_heads = config.positive_integer(heads, 8);
   c.intermediate_size = 4 * c.hidden_size;
   c.adds_to_norms = config.boolean("apply_residual_connection_post_layernorm", false);

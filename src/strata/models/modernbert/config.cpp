@@ -25,6 +25,8 @@ nn::RopeOptions parse_rope_of(const ConfigReader& config, const std::string& kin
                               const std::string& older_key, double theta, const RopeShape& shape) {
   const Json all = object_at(config.json(), "rope_parameters", "rope_parameters");
   Json rope = object_at(all, kind, "rope_parameters." + kind);
+  // So that the older name "type" in rope_scaling does nothing, as in the reference.
+  if (!config.has("rope_parameters")) rope["rope_type"] = "default";
   rope.update(object_at(config.json(), "rope_scaling", "rope_scaling"));
   if (!rope.contains("rope_theta")) {
     rope["rope_theta"] = config.positive_number(older_key, theta);
@@ -39,6 +41,12 @@ std::vector<bool> parse_layers(const ConfigReader& config, int64_t num_layers) {
   std::vector<bool> has_window;
   for (int64_t i = 0; i < num_layers; ++i) has_window.push_back(i % every != 0);
   return has_window;
+}
+
+// How far a token sees to either side. The second key counts in the reference where both are there.
+int64_t parse_side(const ConfigReader& config) {
+  const int64_t side = config.positive_integer("local_attention", 128) / 2;
+  return config.has("sliding_window") ? config.positive_integer("sliding_window", side) : side;
 }
 
 bool parse_pooling(const ConfigReader& config) {
@@ -67,7 +75,7 @@ ModernBertConfig parse_modernbert_config(const Json& json) {
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
   c.has_window = parse_layers(config, c.num_hidden_layers);
-  c.window = config.positive_integer("local_attention", 128) / 2 + 1;
+  c.window = parse_side(config) + 1;
   const RopeShape shape{.head_dim = c.head_dim(),
                         .max_position_embeddings = c.max_position_embeddings};
   c.rope = parse_rope_of(config, "full_attention", "global_rope_theta", 160'000, shape);

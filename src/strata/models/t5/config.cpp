@@ -2,32 +2,44 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "strata/base/error.h"
 #include "strata/models/config_reader.h"
+#include "strata/models/size_names.h"
 
 namespace strata::models {
 namespace {
 
-nn::Activation parse_activation(const std::string& name, const std::string& proj) {
+constexpr std::string_view kOwnActivation = "dense_act_fn";
+
+nn::Activation parse_activation(const std::string& name, const std::string& key,
+                                const std::string& value) {
   if (name == "relu") return nn::Activation::kRelu;
   if (name == "gelu") return nn::Activation::kGelu;
   if (name == "gelu_new") return nn::Activation::kGeluTanh;
   if (name == "silu" || name == "swish") return nn::Activation::kSilu;
   throw ConfigError(
-      "config.json: found feed_forward_proj \"{}\", expected relu, gelu, gelu_new or silu, or one "
-      "of them behind \"gated-\"; use a checkpoint with one of these",
-      proj);
+      "config.json: found {} \"{}\", expected relu, gelu, gelu_new or silu{}; use a checkpoint "
+      "with one of these",
+      key, value, key == kOwnActivation ? "" : ", or one of them behind \"gated-\"");
 }
 
 // `fallback`: where the file says none.
 void parse_feed_forward(const ConfigReader& config, const char* fallback, T5Config& t5) {
   const std::string proj = config.text("feed_forward_proj", fallback);
   const std::string gated = "gated-";
-  t5.is_gated = proj.starts_with(gated);
-  const std::string name = t5.is_gated ? proj.substr(gated.size()) : proj;
+  const bool names_gate = proj.starts_with(gated);
+  const std::string name = names_gate ? proj.substr(gated.size()) : proj;
   // The name of T5 v1.1 means the other formula.
-  t5.activation = proj == "gated-gelu" ? nn::Activation::kGeluTanh : parse_activation(name, proj);
+  t5.activation = proj == "gated-gelu" ? nn::Activation::kGeluTanh
+                                       : parse_activation(name, "feed_forward_proj", proj);
+  // What the reference makes of the text and saves beside it; it counts where the two differ.
+  t5.is_gated = config.boolean("is_gated_act", names_gate);
+  const std::string key(kOwnActivation);
+  if (!config.has(key)) return;
+  const std::string own = config.text(key, "");
+  t5.activation = parse_activation(own, key, own);
 }
 
 void check_buckets(const T5Config& c) {
@@ -64,13 +76,19 @@ int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size,
 
 // What all have, over the family's defaults in `c`.
 void parse_stacks(const ConfigReader& config, const char* feed_forward, T5Config& c) {
+  const auto size = [&](const SizeNames& names, int64_t fallback) {
+    return config.positive_integer(names.said(config), fallback);
+  };
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
-  c.d_model = config.positive_integer("d_model", c.d_model);
-  c.d_kv = config.positive_integer("d_kv", c.d_kv);
+  c.d_model = size({"d_model", "hidden_size"}, c.d_model);
+  c.d_kv = size({"d_kv", "head_dim"}, c.d_kv);
   c.d_ff = config.positive_integer("d_ff", c.d_ff);
-  c.num_layers = config.num_layers("num_layers", c.num_layers);
-  c.num_decoder_layers = config.num_layers("num_decoder_layers", c.num_layers);
-  c.num_heads = config.positive_integer("num_heads", c.num_heads);
+  // As many in the decoder as the first of the two names says.
+  c.num_decoder_layers =
+      config.num_layers("num_decoder_layers", config.num_layers("num_layers", c.num_layers));
+  c.num_layers =
+      config.num_layers(SizeNames{"num_layers", "num_hidden_layers"}.said(config), c.num_layers);
+  c.num_heads = size({"num_heads", "num_attention_heads"}, c.num_heads);
   c.relative_attention_num_buckets =
       config.positive_integer("relative_attention_num_buckets", c.relative_attention_num_buckets);
   c.relative_attention_max_distance =

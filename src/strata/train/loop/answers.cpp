@@ -76,17 +76,24 @@ int64_t first_token(const config::RunConfig& config, const text::Tokenizer& toke
 // nothing, as in run_translation.py.
 int64_t start_of(const config::RunConfig& config, const text::Tokenizer& tokenizer,
                  const Trainee& trainee) {
-  if (trainee.generation.decoder_start_id) return *trainee.generation.decoder_start_id;
+  const generate::GenerationConfig& file = trainee.generation;
+  if (file.decoder_start_id) return *file.decoder_start_id;
+  const int64_t start = trainee.model->decoder_start_id().value();
+  if (start != kStartsWithLastToken) return file.bos_id.value_or(start);
   const Json in_config = trainee.model_config.value("decoder_start_token_id", Json());
   if (in_config.is_number_integer()) return in_config.get<int64_t>();
-  const int64_t start = trainee.model->decoder_start_id().value();
-  if (start != kStartsWithLastToken) return start;
   const config::DataConfig& data = config.data;
   const auto id = tokenizer.language_id(data.lang.empty() ? data.target_lang : data.lang);
   if (id) return *id;
   throw ConfigError(
       "generation_config.json: found no decoder_start_token_id, expected the token that answers "
       "follow; add it, or leave predict_with_generate out");
+}
+
+// The start belongs to the text where its token is no special one, as in the reference.
+std::vector<int32_t> behind(int64_t start, std::vector<int32_t> answer) {
+  answer.insert(answer.begin(), static_cast<int32_t>(start));
+  return answer;
 }
 
 std::string trimmed_text(std::span<const int32_t> ids, const text::Tokenizer& tokenizer) {
@@ -115,10 +122,23 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                     generation.source, *generation.max_new_tokens);
 }
 
+static void require_start(const generate::GenerationConfig& file, const Json& model_config) {
+  const Json size = model_config.value("vocab_size", Json());
+  const std::optional<int64_t> said = file.decoder_start_id ? file.decoder_start_id : file.bos_id;
+  if (!said || !size.is_number_integer()) return;
+  const int64_t start = *said;
+  if (start >= 0 && start < size.get<int64_t>()) return;
+  throw FormatError(
+      "{}: found decoder_start_token_id (or bos_token_id in its place) = {}, expected a token of "
+      "the vocabulary of {}; fix the file",
+      file.source, start, size.get<int64_t>());
+}
+
 // Before the first evaluation fails on it.
 static void require_answer_positions(const config::RunConfig& config,
-                                     const generate::GenerationConfig& file) {
-  const auto table = models::position_table(load_model_config(config.model, /*alone=*/true));
+                                     const generate::GenerationConfig& file,
+                                     const Json& model_config) {
+  const auto table = models::position_table(model_config);
   const int64_t most = max_answer_tokens(config, file);
   if (!table || most <= table->num_positions) return;
   throw ConfigError(
@@ -133,7 +153,9 @@ static void require_answer_positions(const config::RunConfig& config,
 std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   if (!config.train.predict_with_generate) return {};
   const generate::GenerationConfig file = load_generation_config(config.model);
-  require_answer_positions(config, file);
+  const Json model_config = load_model_config(config.model, /*alone=*/true);
+  require_start(file, model_config);
+  require_answer_positions(config, file, model_config);
   std::vector<std::string> warnings;
   for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
   const auto warn = [&](const char* key, const std::string& value) {
@@ -233,8 +255,9 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
     for (int64_t r = 0; r < rows.num_real; ++r) {
       const data::ExampleView row = dataset[static_cast<size_t>(rows.rows[static_cast<size_t>(r)])];
       const auto target = row.ids.subspan(static_cast<size_t>(row.lengths[0]));
-      count[0] += trimmed_text((*answers)[static_cast<size_t>(r)], tokenizer) ==
-                  trimmed_text(target, tokenizer);
+      const std::vector<int32_t> answer =
+          behind(options.start, (*answers)[static_cast<size_t>(r)]);
+      count[0] += trimmed_text(answer, tokenizer) == trimmed_text(target, tokenizer);
       count[1] += 1;
     }
   }
