@@ -213,7 +213,7 @@ def test_equals_peft(tmp_path, name, capsys):
     ("electra", dict(position_embedding_type="relative_key"), 'found position_embedding_type "relative_key", expected absolute'),
     ("albert", dict(num_hidden_groups=3), "found num_hidden_groups = 3, expected at most num_hidden_layers = 2"),
     ("electra", dict(embedding_size=0), "found embedding_size = 0, expected an integer of at least 1"),
-    ("deberta-v2", dict(conv_kernel_size=3), "found conv_kernel_size = 3, a convolution beside the first layer"),
+    ("deberta-v2", dict(conv_kernel_size=3), "found conv_kernel_size = 3, a convolution parallel to the first layer"),
     ("deberta-v2", dict(embedding_size=16), "found embedding_size = 16, expected 32"),
     ("deberta-v2", dict(attention_head_size=16), "found attention_head_size = 16, expected 8"),
     ("deberta-v2", dict(pooler_hidden_size=16), "found pooler_hidden_size = 16, expected 32"),

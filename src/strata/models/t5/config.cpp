@@ -16,7 +16,7 @@ nn::Activation parse_activation(const std::string& name, const std::string& proj
   if (name == "silu" || name == "swish") return nn::Activation::kSilu;
   throw ConfigError(
       "config.json: found feed_forward_proj \"{}\", expected relu, gelu, gelu_new or silu, or one "
-      "of them behind \"gated-\"; use a checkpoint with one of these",
+      "of them after \"gated-\"; use a checkpoint with one of these",
       proj);
 }
 
