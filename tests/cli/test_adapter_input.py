@@ -59,7 +59,7 @@ def adapters(inputs, tmp_path_factory):
 TRAINING = [
     (dict(LORA, lora_target_modules=["query", "key"]),
      "found no module matching [query, key], expected some of down_proj, gate_proj, k_proj"),
-    (dict(LORA, load_in_4bit=True, load_in_8bit=True), "load_in_4bit: found beside --load_in_8bit"),
+    (dict(LORA, load_in_4bit=True, load_in_8bit=True), "load_in_4bit: found with --load_in_8bit"),
     (dict(LORA, lora_r=33), "lora_r: found 33 for \"model.layers.0.self_attn.q_proj\" [32, 32], "
                             "expected at most 32"),
     (dict(LORA, init_lora_weights="loftq", load_in_8bit=True), "found loftq over the quantised"),
@@ -98,7 +98,7 @@ def test_before_training(inputs, adapters, tmp_path, flags, message):
 # PEFT trains without what a misspelt name among right ones means.
 MEANINGLESS = [
     (dict(LORA, lora_target_modules=["q_proj", "v_porj"]),
-     "lora_target_modules: found \"v_porj\", which means none of this model's modules"),
+     "lora_target_modules: found \"v_porj\", which matches none of this model's modules"),
     (dict(LORA, exclude_modules=["q_porj"]), "some of down_proj, embed_tokens, gate_proj"),
     (dict(LORA, exclude_modules=[".*q_porj"]), "exclude_modules: found \".*q_porj\""),
     (dict(LORA, rank_pattern='{"k_proj": 4}'), "expected some of q_proj, v_proj; did you mean q_proj?"),
@@ -174,7 +174,7 @@ def chat(*words, stdin=""):
     (["--adapter", "a=A/good", "--adapter", "b=A/wide"], "adapter and base config imply [2, 32]"),
     (["--adapter", "a=A/nan"], "holds NaN or infinity"),
     (["--adapter", "a=A/torch"], "strata convert A/torch OUT --to safetensors"),
-    (["--load_in_4bit", "--load_in_8bit"], "--load_in_4bit: found beside --load_in_8bit"),
+    (["--load_in_4bit", "--load_in_8bit"], "--load_in_4bit: found with --load_in_8bit"),
     (["--load_in_8bit", "--bnb_4bit_quant_type", "fp4"], "found without --load_in_4bit"),
     (["--load_in_4bit", "--bnb_4bit_blocksize", "48"], "found 48, expected a power of two"),
     (["--load_in_4bit", "--llm_int8_skip_modules", "lm_haed"], "found \"lm_haed\""),

@@ -225,7 +225,7 @@ def test_disk_full_at_export(inputs, tmp_path, small_disk, ranks, room_again):
     process = start_strata({**flags, "output_dir": small_disk}, ranks,
                            preloaded.variables(FREE_BYTES=ROOM, FULL_WHILE=full))
     try:
-        text = read_until(process, r"warning: .*model\.safetensors.*no space left on device.*in memory alone")
+        text = read_until(process, r"warning: .*model\.safetensors.*no space left on device.*only in memory")
         assert not [p for p in output_files(small_disk) if "safetensors" in p or "tmp" in p]
         if room_again:
             process.send_signal(signal.SIGINT)  # one alone means: when the result is written
@@ -263,7 +263,7 @@ def test_a_folder_that_is_away_at_export(inputs, tmp_path):
         away = tmp_path / "away"
         folder.rename(away)
         folder.write_text("a file in its place")
-        read_until(process, r"warning: .*in memory alone")
+        read_until(process, r"warning: .*only in memory")
         folder.unlink()
         away.rename(folder)
         text, _ = process.communicate(timeout=60)
@@ -285,8 +285,8 @@ def test_disk_full_at_export_behind_a_checkpoint(inputs, tmp_path, small_disk, w
     (small_disk / "ballast").write_bytes(b"x" * (2 * 1024 * 1024 - saved - result))
     flags["output_dir"] = small_disk
     text = fail(flags, FREE_BYTES=ROOM)
-    way = ("; the weights are whole in {0}: strata convert {0} NEW_FOLDER --to safetensors makes" if weights_alone else
-           "; what was trained is whole in {0}: .*--resume_from_checkpoint true writes")
+    way = ("; the weights are complete in {0}: strata convert {0} NEW_FOLDER --to safetensors makes" if weights_alone else
+           "; what was trained is complete in {0}: .*--resume_from_checkpoint true writes")
     assert re.search(r"model\.safetensors.*no space left on device.*" + way.format(f"{small_disk}/checkpoint-2"),
                      text, re.IGNORECASE), text
     (small_disk / "ballast").unlink()

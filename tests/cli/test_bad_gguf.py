@@ -129,7 +129,7 @@ def test_merges_that_are_missing(tmp_path):
 def test_no_tokenizer(folder):
     for file in ("tokenizer.json", "tokenizer_config.json"):
         (folder / file).unlink()
-    assert "found no tokenizer, expected one beside config.json" in refuse(folder)
+    assert "found no tokenizer, expected one next to config.json" in refuse(folder)
 
 
 def test_quantised_weights(folder, tmp_path):
@@ -167,7 +167,7 @@ def test_a_header_longer_than_the_machine(tmp_path):
 
 def test_a_model_of_whole_texts(folder):
     edit(folder, "config.json", lambda c: c.update(architectures=["LlamaForSequenceClassification"], id2label={"0": "a", "1": "b"}))
-    assert "found a model for whole texts" in refuse(folder)
+    assert "found a sequence classification model" in refuse(folder)
 
 
 def test_weights_of_another_model(folder):
@@ -215,8 +215,8 @@ def test_a_file_that_is_there(folder):
 def test_flags(folder):
     assert "llama-quantize" in refuse(folder, "--dtype", "q4_k_m")
     assert '--dtype: found "half", expected float32, bfloat16, float16 or q8_0' in refuse(folder, "--dtype", "half")
-    assert "--max_shard_size: found beside --to gguf" in refuse(folder, "--max_shard_size", "1GB")
-    assert "--forget_base: found beside --to gguf" in refuse(folder, "--forget_base")
+    assert "--max_shard_size: found with --to gguf" in refuse(folder, "--max_shard_size", "1GB")
+    assert "--forget_base: found with --to gguf" in refuse(folder, "--forget_base")
     text = strata("convert", folder, folder.parent / "x", "--to", "safetensors", "--dtype", "q8_0", code=2)
     assert '--dtype: found "q8_0", expected float32, bfloat16 or float16' in text
 

@@ -313,7 +313,7 @@ def test_a_setting_that_does_not_fit_the_model_is_named_with_its_line(inputs, tm
 def test_a_system_that_starts_no_thread_is_told(inputs, tmp_path):
     """A limit of processes (ulimit -u, pids of a container) counts threads, too."""
     text = fail(flags_of(inputs, inputs.model("plain"), tmp_path), world=1, NO_THREADS=1)
-    assert re.search(r"error: this process: found that the system starts no further thread, .*ulimit -u", text), text
+    assert re.search(r"error: this process: found that the system starts no more threads, .*ulimit -u", text), text
 
 
 def test_an_address_space_that_is_too_small_is_told(tmp_path):

@@ -225,7 +225,7 @@ def test_greedy_answers_do_not_feel_what_shapes_a_draw(model, tmp_path):
     (["--model_name_or_path", "M", "--do_sample", "--top_p", "1.5"], 2, "--top_p: found \"1.5\""),
     (["--model_name_or_path", "M", "--max_new_tokens", "0"], 2, "--max_new_tokens: found \"0\""),
     (["--model_name_or_path", "M", "--seed", "1", "--seed", "2", "--dtype", "int4"], 2,
-     "--seed: found 2 after --seed 1, the same setting; the last counts"),
+     "--seed: found 2 after --seed 1, the same setting; the last one wins"),
     (["--model_name_or_path", "M", "--dtype", "int4"], 2, "--dtype: found \"int4\""),
     (["--model_name_or_path", "M", "--prompt", "a " * 500], 2, "prompt: found "),
     (["--model_name_or_path", "M", "--prompt", "/merge"], 2, "/merge: found no adapters to choose from"),

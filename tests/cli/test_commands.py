@@ -41,8 +41,8 @@ def test_unknown_command():
     assert result.stderr == ("error: lauch: found an unknown command, expected a known one; did you "
                              "mean launch?\n")
     assert "expected one of launch, sft, " in run("zzz").stderr
-    for word, advice in (("train", "; strata sft trains"), ("generate", "; strata chat answers"),
-                         ("merge", "; strata merge-adapter folds"), ("deepspeed", "; write strata launch in its place\n"),
+    for word, advice in (("train", "; strata sft trains"), ("generate", "; use strata chat"),
+                         ("merge", "; strata merge-adapter folds"), ("deepspeed", "; use strata launch instead\n"),
                          ("accelerate", "; leave the word out: strata launch"), ("train.py", "; write strata launch train.py\n")):
         result = run(word)
         assert result.returncode == 2 and f"error: {word}: found an unknown command" in result.stderr

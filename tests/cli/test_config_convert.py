@@ -79,7 +79,7 @@ def test_an_optimizer_that_spares_norms_is_left_to_the_flags(tmp_path):
     source.write_text(OWN.format(strategy="ZERO2").replace("decay_norms_and_biases: true", "decay_norms_and_biases: false"))
     result = strata("convert", "--to", "deepspeed", source, "--output_file", target)
     assert result.returncode == 0 and "optimizer" not in json.loads(target.read_text())
-    assert "left out: the optimizer: DeepSpeed's would decay norms and biases, too" in result.stderr
+    assert "left out: the optimizer: DeepSpeed's would also decay norms and biases" in result.stderr
     assert "left out: adam_beta2, decay_norms_and_biases, learning_rate, weight_decay; " in result.stderr
 
 

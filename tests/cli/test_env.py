@@ -57,7 +57,7 @@ def test_environment_shows_what_runs_react_to_and_no_secret():
 
 
 @pytest.mark.parametrize("environment, start", [
-    ({"RANK": "1"}, "WORLD_SIZE: found nothing beside RANK"),
+    ({"RANK": "1"}, "WORLD_SIZE: found nothing although RANK is set"),
     ({"GLOO_SOCKET_IFNAME": "nosuch0"}, "GLOO_SOCKET_IFNAME: found nosuch0"),
     ({"FSDP_BACKWARD_PREFETCH": "9"}, "environment variable FSDP_BACKWARD_PREFETCH: found \"9\""),
     ({"TMPDIR": "/proc/1"}, "temporary files (/proc/1): found"),

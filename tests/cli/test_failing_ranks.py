@@ -36,7 +36,7 @@ def test_killed_rank(inputs, tmp_path, rank):
     assert process.returncode == 128 + signal.SIGKILL
     errors = [line for line in text.splitlines() if "error: " in line]
     assert f"rank {rank}: killed by signal 9" in errors[0], text
-    assert re.search(rf"^failed: {output}/checkpoint-\d+ is the newest checkpoint, go on from it with --resume_from_checkpoint",
+    assert re.search(rf"^failed: {output}/checkpoint-\d+ is the newest checkpoint; continue from it with --resume_from_checkpoint",
                      text, re.M), text
     assert processes_of(output) == []
     checkpoints = [p.name for p in output.glob("checkpoint-*") if ".tmp" not in p.name]

@@ -65,7 +65,7 @@ def test_rows_of_a_head_that_stand_for_other_labels_are_told_of(inputs, classifi
     run = run_strata(flags_of(inputs, tmp_path, rows_of(*rows), model=classifier(*own)), recipe="classify")
     assert names_in(run.folder) == [str(name) for name in rows]
     told, now = ('"' + '", "'.join(map(str, names)) + '"' for names in (own, rows))
-    assert f"warning: the head that training starts from tells {told} and goes on as one of {now}: its rows" in run.text
+    assert f"warning: the head that training starts from predicts {told} and continues as one of {now}: its rows" in run.text
 
 
 def test_a_head_without_names_takes_numbers_for_them(inputs, classifier, tmp_path):
@@ -85,7 +85,7 @@ def test_an_adapter_goes_on_with_its_own_labels(inputs, tmp_path):
     before, after = (load_file(folder / "adapter_model.safetensors")["base_model.model.score.weight"] for folder in (first.folder, run.folder))
     assert before.equal(after)
     other = run_strata(flags_of(inputs, tmp_path / "other", rows_of("x", "y", "z"), **on), recipe="classify")
-    assert 'the head that training starts from tells "b", "c", "a" and goes on as one of "x", "y", "z"' in other.text
+    assert 'the head that training starts from predicts "b", "c", "a" and continues as one of "x", "y", "z"' in other.text
     for world in (1, 2):
         found = run_strata_raw(flags_of(inputs, tmp_path / "more", rows_of("a", "b", "c", "d"), **on), world, recipe="classify")
         assert found.returncode == 2, found.stderr
@@ -142,4 +142,4 @@ def test_a_run_does_not_go_on_with_another_loss(inputs, tmp_path):
     found = run_strata_raw({**flags, "resume_from_checkpoint": True, "max_steps": 2}, recipe="classify")
     assert found.returncode == 2
     assert ('resume_from_checkpoint: found labels for "single_label_classification" in ' in found.stderr
-            and 'expected those of the data, "multi_label_classification"; go on with' in found.stderr)
+            and 'expected those of the data, "multi_label_classification"; continue with' in found.stderr)

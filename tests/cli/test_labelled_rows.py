@@ -46,14 +46,14 @@ CASES = {
     "no_task": (GOOD, {"task_name": "squad"}, '--task_name: found "squad", expected one of cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb, wnli'),
     "hidden_labels": ([PAIR, {**PAIR, "label": -1}], {"task_name": "rte"}, 'train.jsonl:2: found -1 in "label", which says that the '
                       "row has no label (test sets of GLUE are such), expected one; take another split (--dataset_test_split validation)"),
-    "a_task_of_classes": ([PAIR], {"task_name": "rte", "do_regression": True}, "--do_regression: found true beside --task_name rte, "
+    "a_task_of_classes": ([PAIR], {"task_name": "rte", "do_regression": True}, "--do_regression: found true with --task_name rte, "
                           "expected false for its classes; remove it"),
-    "a_task_of_numbers": ([PAIR], {"task_name": "stsb", "do_regression": False}, "--do_regression: found false beside --task_name stsb, "
+    "a_task_of_numbers": ([PAIR], {"task_name": "stsb", "do_regression": False}, "--do_regression: found false with --task_name stsb, "
                           "expected true for its numbers; remove it"),
     "a_metric_of_another_task": ([PAIR, {**PAIR, "label": 2}], {"task_name": "mrpc", "eval_strategy": "steps", "splits": "train,train",
                                                                 "metric_for_best_model": "pearson"},
                                  "metric_for_best_model: found pearson, expected accuracy or f1 or combined_score"),
-    "lists_in_a_task": ([{**PAIR, "label": [1, 2]}], {"task_name": "mrpc"}, "task_name: found lists of labels beside mrpc, expected classes"),
+    "lists_in_a_task": ([{**PAIR, "label": [1, 2]}], {"task_name": "mrpc"}, "task_name: found lists of labels with mrpc, expected classes"),
     "a_column_of_seq2seq": (GOOD, {"label_column": "label"}, "--label_column: found with the recipe classify, expected label_column_name "
                             "for the column with the label; use that name"),
     "a_text_column_of_seq2seq": (GOOD, {"text_column": "text"}, "--text_column: found with the recipe classify, expected text_column_names"),

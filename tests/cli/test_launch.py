@@ -116,7 +116,7 @@ UNFIT = {
     "target": (["--use_peft", "--lora_target_modules", "q_prj"],
                r"--lora_target_modules: found no module matching \[q_prj\]"),
     "skipped": (["--use_peft", "--load_in_4bit", "--llm_int8_skip_modules", "q_prj"],
-                r'--llm_int8_skip_modules: found "q_prj", which means none of this model'),
+                r'--llm_int8_skip_modules: found "q_prj", which matches none of this model'),
     "shards": (["--fsdp_sharding_strategy", "HYBRID_SHARD", "--dp_shard_size", "2"],
                r"device mesh: found 3 ranks to be divided into shard groups of 2"),
 }

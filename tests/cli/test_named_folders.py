@@ -25,8 +25,8 @@ def adapter(inputs, tmp_path_factory):
 
 def test_an_adapter_as_the_model(inputs, adapter, tmp_path):
     text = fail(flags_of(inputs, adapter, tmp_path))
-    found = re.search(rf"model_name_or_path: found an adapter in {adapter}, expected its base model; to go on "
-                      r"training it say (.*)", text)
+    found = re.search(rf"model_name_or_path: found an adapter in {adapter}, expected its base model; to continue "
+                      r"training it pass (.*)", text)
     assert found, text
     assert_nothing_written(tmp_path / "out")
     names = dict(zip(*[iter(shlex.split(found[1]))] * 2))
@@ -40,7 +40,7 @@ def test_a_checkpoint_in_shards(inputs, adapter, tmp_path, setting):
     flags = {**flags_of(inputs, inputs.model("plain"), tmp_path), setting: adapter / "checkpoint-1"}
     text = fail(flags)
     found = re.search(rf"{setting}: found a sharded checkpoint of a run in {adapter}/checkpoint-1, expected whole "
-                      r"files; go on with its run by --resume_from_checkpoint .*, or run (strata convert .*) and "
+                      r"files; continue its run with --resume_from_checkpoint .*, or run (strata convert .*) and "
                       r"name OUT", text)
     assert found, text
     assert_nothing_written(tmp_path / "out")

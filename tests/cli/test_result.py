@@ -41,7 +41,7 @@ def runs(inputs, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_last_line_says_where_the_result_is(inputs, runs, kind):
     run = runs(kind)
-    found = re.fullmatch(r"result: (.+) \((\w+)\); report: (.+?)(?:; ask it: strata (chat .+))?",
+    found = re.fullmatch(r"result: (.+) \((\w+)\); report: (.+?)(?:; try it: strata (chat .+))?",
                          run.text.splitlines()[-1])
     assert found, run.text
     is_adapter = "use_peft" in KINDS[kind][2]
@@ -85,8 +85,8 @@ def test_a_loss_that_rose_is_told(inputs, runs, tmp_path):
 
 
 @pytest.mark.parametrize("settings, message", [
-    (dict(max_steps=1, warmup_steps=10), "found 10 for a run of 1 step, expected fewer: the learning rate comes to 0 of 0.005 at most, so that nothing is learnt"),
-    (dict(max_steps=3, warmup_steps=4, lr_scheduler_type="cosine"), "found 4 for a run of 3 steps, expected fewer: the learning rate comes to 0.0025 of 0.005 at most; lower it"),
+    (dict(max_steps=1, warmup_steps=10), "found 10 for a run of 1 step, expected fewer: the learning rate reaches at most 0 of 0.005, so that nothing is learnt"),
+    (dict(max_steps=3, warmup_steps=4, lr_scheduler_type="cosine"), "found 4 for a run of 3 steps, expected fewer: the learning rate reaches at most 0.0025 of 0.005; lower it"),
     (dict(max_steps=3, warmup_steps=2), None),
     (dict(max_steps=2, warmup_steps=4, lr_scheduler_type="constant"), None),
 ])

@@ -52,7 +52,7 @@ def test_rated_answers_are_tried_without_their_divergence(inputs, tmp_path, worl
     """It is of the answers that share a batch, which are others in each layout; batches of one have none."""
     flags = {**flags_of(inputs, tmp_path / "out", learning_rate=2e-2), "dataset_name": inputs.data("rated", train=40)}
     code, text = selftest(flags, world, tmp_path, recipe="kto")
-    assert code == 0 and "with the loss apo_zero_unpaired, because the one that is set is of answers" in text, text
+    assert code == 0 and "with the loss apo_zero_unpaired, because the one that is set compares answers" in text, text
     assert len(ROW.findall(text)) == 4 and "DIFFERENT" not in text
 
 

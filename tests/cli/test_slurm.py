@@ -136,12 +136,12 @@ def test_setup_may_read_what_is_not_set(cluster, tmp_path):
 
 @pytest.mark.parametrize("words, message", [
     (["--nodes", "3", "--num_machines", "2", "--num_processes", "4", *NEEDED],
-     "--nodes: found 3 beside num_machines 2 (slurm --num_machines), expected the same; remove "
+     "--nodes: found 3 with num_machines 2 (slurm --num_machines), expected the same; remove "
      "one"),
     (["--nodes", "3", "--num_processes", "4", *NEEDED],
      "num_processes: found 4 (slurm --num_processes), expected a multiple of the 3 nodes"),
     (["--gpus_per_node", "2", "--cpu", *NEEDED],
-     "--gpus_per_node: found 2 beside use_cpu true (slurm --cpu), expected one of them; remove one, or say how many "
+     "--gpus_per_node: found 2 with use_cpu true (slurm --cpu), expected one of them; remove one, or say how many "
      "ranks with --num_processes"),
     (NEEDED, "strata slurm: found no number of ranks, expected one; add --gpus_per_node or "
              "--num_processes"),
@@ -197,7 +197,7 @@ def test_a_script_of_another_content_is_not_replaced_unasked(cluster, tmp_path):
     script.write_text("mine\n")
     result = slurm(cluster, *words)
     assert (result.returncode, result.stderr) == (
-        2, f"error: {script}: found a file of another content, expected none; pass --overwrite or another --script\n")
+        2, f"error: {script}: found a file with other content, expected none; pass --overwrite or another --script\n")
     assert script.read_text() == "mine\n"
     assert slurm(cluster, "--overwrite", "false", *words).returncode == 2
     assert slurm(cluster, "--overwrite", *words).returncode == 0 and script.read_text() == written

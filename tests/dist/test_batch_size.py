@@ -53,7 +53,7 @@ def test_as_many_rows_as_fit(inputs, model, tmp_path):
     # But not beyond what fits today, or what is allowed.
     again = run("resumed", 24, resume_from_checkpoint=True, memory_budget=f"{few + (many - few) / 4:.1f}MB", **flags)
     found = re.search(r"batch size: (\d+) of 24 rows .*; the checkpoint's " + rows + " do not fit", again.text)
-    assert 1 <= int(found.group(1)) < int(rows) and "rows a step (ranks x batch x accumulation)" in again.text
+    assert 1 <= int(found.group(1)) < int(rows) and "rows per step (ranks x batch x accumulation)" in again.text
     assert "batch size: 2 of 2 rows" in run("resumed", 2, resume_from_checkpoint=True, **flags).text
 
 
@@ -88,7 +88,7 @@ def test_a_deepspeed_file_that_says_the_rows_contradicts_it(inputs, model, tmp_p
     flags = base_flags(model, inputs.data("messages"), tmp_path / "out", max_steps=1, auto_find_batch_size=True,
                        deepspeed=tmp_path / "ds.json", per_device_train_batch_size=None)
     run = run_strata_raw(flags)
-    assert run.returncode == 2 and "beside auto_find_batch_size true" in run.text, run.text
+    assert run.returncode == 2 and "with auto_find_batch_size true" in run.text, run.text
 
 
 def test_a_self_test_takes_the_rows_that_are_written_down(inputs, model):

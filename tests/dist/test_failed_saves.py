@@ -169,6 +169,6 @@ def test_a_save_says_what_it_cost(inputs, tmp_path):
     text = run_strata(flags, 2).text
     for step in (1, 2):
         assert re.search(rf"checkpoint-{step} is saved: \d+\.\d MB of rank 0 in \d+\.\d{{3}} s; training "
-                         r"stood still for \d+\.\d{3} s \(\d+\.\d{3} s of it the copy to host memory", text), text
+                         r"paused for \d+\.\d{3} s \(\d+\.\d{3} s of it the copy to host memory", text), text
     text = run_strata({**flags, "output_dir": tmp_path / "b", "async_save": False}, 2).text
-    assert "training stood still for" in text and "host memory" not in text
+    assert "training paused for" in text and "host memory" not in text

@@ -209,7 +209,7 @@ def test_a_second_interrupt_ends_at_once(inputs, tmp_path, ranks, saved):
     assert time.monotonic() - start < 2
     assert [p.name for p in (tmp_path / "out").glob("checkpoint-*")] == ["checkpoint-1"] * saved
     if ranks == 2:
-        where = (f"interrupted: {tmp_path / 'out' / 'checkpoint-1'} is the newest checkpoint, go on from it with "
+        where = (f"interrupted: {tmp_path / 'out' / 'checkpoint-1'} is the newest checkpoint; continue from it with "
                  "--resume_from_checkpoint true" if saved else "interrupted: this run has saved nothing yet")
         assert where in text
 

@@ -319,4 +319,4 @@ def test_host_memory_is_said_to_be_there_already(inputs, in_memory, tmp_path):
                                 offload_optimizer_device="cpu", activation_offloading=True), 2)
     assert_same(found, expected)
     assert found.text.count("offload to host memory: this run computes on the CPU") == 1
-    assert found.text.count("inputs of layers rest in host memory already; with disk") == 1
+    assert found.text.count("inputs of layers are in host memory already; with disk") == 1

@@ -130,7 +130,7 @@ def test_memory_for_the_run_itself(inputs, model, tmp_path):
         code, text = run_with(flags, 2, MEMINFO=meminfo)
         assert code == 0, text
         found.append(re.findall(r"^warning: memory: found ([\d.]+) MB free for each of 2 ranks, expected the ([\d.]+) MB "
-                                r"that a rank will take by the plan", text, re.M))
+                                r"that a rank will take according to the plan", text, re.M))
         plan = re.search(r"^memory plan: ([\d.]+) MB .* runtime ([\d.]+) MB", text, re.M)
         assert text.find("warning: memory") < text.index("trainable params")
     (free, needed), = found[0]

@@ -128,8 +128,8 @@ def test_true_names_what_it_passes_over(inputs, saved, tmp_path):
     (folder / "checkpoint-9").mkdir()
     (folder / "checkpoint-3").mkdir()  # older than what is taken: of no matter
     found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
-    assert f"{folder / 'checkpoint-8'} is passed over: it has no manifest.json" in found.text
-    assert f"{folder / 'checkpoint-9'} is passed over: it is empty" in found.text
+    assert f"{folder / 'checkpoint-8'} is skipped: it has no manifest.json" in found.text
+    assert f"{folder / 'checkpoint-9'} is skipped: it is empty" in found.text
     assert "checkpoint-3 is" not in found.text
     assert_same_result(found, saved)
     shutil.rmtree(folder / "checkpoint-5"), shutil.rmtree(folder / "checkpoint-10")
@@ -144,7 +144,7 @@ def test_an_earlier_runs_checkpoints_are_not_gone_on_from(inputs, saved, tmp_pat
     first = run_strata(flags, 2)
     assert f"warning: output_dir: found {folder / 'checkpoint-10'} of an earlier run" in first.text
     found = run_strata({**flags, "max_steps": 6, "resume_from_checkpoint": True}, 2)
-    assert f"{folder / 'checkpoint-10'} is passed over: it was there before `latest`" in found.text
+    assert f"{folder / 'checkpoint-10'} is skipped: it was there before `latest`" in found.text
     whole = run_strata({**flags, "output_dir": tmp_path / "whole", "max_steps": 6}, 2)
     assert "of an earlier run" not in whole.text
     assert found.history[:2] == first.history[:2]
@@ -155,7 +155,7 @@ def test_other_rows_of_a_step_are_told(inputs, saved, tmp_path):
     folder = copy_with_checkpoint(saved.folder, tmp_path / "out", 5)
     found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True, max_steps=6, data_seed=7,
                                 gradient_accumulation_steps=4), 2)
-    rows = re.search(r"warning: resume_from_checkpoint: found (\d+) rows a step .*, expected (\d+) as in", found.text)
+    rows = re.search(r"warning: resume_from_checkpoint: found (\d+) rows per step .*, expected (\d+) as in", found.text)
     assert rows and int(rows[1]) == 4 * int(rows[2]), found.text
     assert "found 7 as data_seed, expected 42 as in the run that saved it" in found.text
 
@@ -266,7 +266,7 @@ def test_a_checkpoint_whose_replacement_was_cut_short_is_there_again(inputs, sav
     shutil.copytree(folder, tmp_path / "other")
     # The next run in the folder, on its own ...
     found = run_strata(flags_of(inputs, folder, resume_from_checkpoint=True), 2)
-    assert f"{folder / 'checkpoint-5'}: a crash came while it was being replaced" in found.text
+    assert f"{folder / 'checkpoint-5'}: it was being replaced when the run crashed" in found.text
     assert_same_result(found, saved)
     assert not [p for p in folder.iterdir() if ".replaced" in p.name or ".tmp" in p.name]
     # ... a run that goes on from there in another folder ...
@@ -276,7 +276,7 @@ def test_a_checkpoint_whose_replacement_was_cut_short_is_there_again(inputs, sav
     assert result_bytes(found.folder) == result_bytes(saved.folder)
     # ... or its user.
     code, text = inspect(tmp_path / "other" / "checkpoint-5", "--repair", "--verify")
-    assert code == 0 and "it has its name and its content of before again" in text
+    assert code == 0 and "its name and its previous content are restored" in text
     assert "step 5" in text and "verified: " in text
     assert not list((tmp_path / "other").glob(".lock*"))
 
@@ -289,7 +289,7 @@ def test_a_result_that_was_cut_short_is_named_to_readers(inputs, saved, tmp_path
         if path.is_file() and path.name != "config.json":
             shutil.copy(path, folder)
     (folder / ".update.ready" / "update.json").write_text('{"entry": "config.json", "removed": []}')
-    expected = f"{folder}: found a result that was on its way into place when a crash came"
+    expected = f"{folder}: found a result that was being put into place when the run crashed"
     code, text = inspect(folder)
     assert code == 1 and expected in text and f"strata inspect {folder} --repair puts" in text
     for words in (["convert", folder, tmp_path / "no", "--to", "bin"], ["chat", "--model_name_or_path", folder]):
@@ -470,7 +470,7 @@ def test_other_adapter_settings_are_named(inputs, tmp_path, change, message):
         flags = flags_of(inputs, tmp_path / "out", **LORA, max_steps=2, resume_from_checkpoint=checkpoint)
         run = run_strata_raw({**flags, **change})
         assert run.returncode == 1 and message in run.text, run.text
-        assert "set them back, or begin anew in another output_dir (" in run.text
+        assert "set them back, or start again in another output_dir (" in run.text
         good = run_strata_raw(flags)
         assert good.returncode == 0 and "other settings" not in good.text, good.text
 

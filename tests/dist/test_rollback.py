@@ -81,7 +81,7 @@ def test_a_weight_of_the_base_that_is_not_finite_is_named(inputs, tmp_path, case
     found = re.search(r"error: step 1: found (.*)", run.text)[1]
     named = re.escape(f'{model} holds ') + (r"(nan|-?inf) in tensor " if case == "codes" else f"{value} in tensor ") + \
         re.escape(f'"{name}"' + ("" if case == "codes" else f" at {place}"))
-    assert re.search(named + ": neither the rows nor learning_rate is at fault; take another copy of the model", found), found
+    assert re.search(named + ": neither the rows nor learning_rate is at fault; use another copy of the model", found), found
     assert "lower learning_rate" not in run.text
 
 

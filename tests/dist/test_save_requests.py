@@ -17,7 +17,7 @@ from machine_runs import flags_of as machine_flags
 from running import (base_flags, read_until, run_strata, start_strata, strata, wait_for_step, words_of)
 from two_machines import two_machines
 
-ASKED = r"saved checkpoint-(\d+) \(asked by SIGUSR2\)"
+ASKED = r"saved checkpoint-(\d+) \(requested by SIGUSR2\)"
 
 
 def flags_of(inputs, output, **flags):
@@ -79,7 +79,7 @@ def test_a_request_saves_and_training_goes_on(inputs, whole, tmp_path, ranks, on
     shutil.copytree(tmp_path / "out" / f"checkpoint-{step}", tmp_path / "again" / f"checkpoint-{step}")
     text += process.communicate(timeout=60)[0]
     assert process.returncode == 0, text
-    assert text.count("asked by SIGUSR2") == 1 and 3 <= step < 150, text
+    assert text.count("requested by SIGUSR2") == 1 and 3 <= step < 150, text
     assert f"checkpoint-{step} is saved: " in text
     assert killing.same_result(killing.Finished(tmp_path / "out"), whole(ranks))
     assert (saved(tmp_path / "out") == [step]) == (more == {})

@@ -189,7 +189,7 @@ def test_what_ends_an_answer_is_read_once(place, tmp_path):
     (dict(num_beams=4), "--num_beams: found \"4\", expected none"),
     (dict(ignore_pad_token_for_loss=False), "--ignore_pad_token_for_loss: found \"false\""),
     (dict(source_lang="en"), "--source_lang: found without target_lang"),
-    (dict(train_file="x.json"), "--train_file: found beside --dataset_name"),
+    (dict(train_file="x.json"), "--train_file: found with --dataset_name"),
     (dict(lora_task_type="CAUSAL_LM"), "--lora_task_type: found causal_lm with the recipe seq2seq"),
     (dict(text_column="sentense"), "found columns [sentence, label], expected one with the name"),
     (dict(max_target_length=1), "max_target_length: found 1, expected more than the 1 token that"),
@@ -203,10 +203,10 @@ def test_wrong_settings_are_named(place, tmp_path, change, message):
 def test_models_and_recipes_that_do_not_fit(place, inputs, tmp_path):
     wrong = flags(place, tmp_path / "out", "full", 1, model_name_or_path=inputs.model("plain"))
     found = run_strata_raw(wrong, recipe="seq2seq")
-    assert found.returncode == 2 and "run strata sft in its place" in found.stderr
+    assert found.returncode == 2 and "run strata sft instead" in found.stderr
     sft = {k: wrong[k] for k in ("dataset_name", "output_dir", "max_steps")}
     found = run_strata_raw({**sft, "model_name_or_path": place / "tied"})
-    assert found.returncode == 2 and "run strata seq2seq in its place" in found.stderr
+    assert found.returncode == 2 and "run strata seq2seq instead" in found.stderr
     found = run_strata_raw({**sft, "model_name_or_path": place / "tied", "source_prefix": "x"})
     assert "--source_prefix: found with the recipe sft" in found.stderr
 

@@ -208,19 +208,19 @@ def test_names(inputs, whole, tmp_path):
     (3, dict(sequence_parallel_size=2),
      "--sequence_parallel_size: found 2 for 3 ranks, expected a divisor of the world size; change it or num_processes"),
     (2, dict(sequence_parallel_size=2, use_peft=True, peft_type="PROMPT_TUNING", num_virtual_tokens=4),
-     "--sequence_parallel_size: found 2 beside virtual tokens, expected 1: documents would begin with them on every "
+     "--sequence_parallel_size: found 2 with virtual tokens, expected 1: documents would begin with them on every "
      "rank; remove it, or train another kind of adapter"),
     (2, dict(sequence_parallel_size=2, parallelism_config_cp_size=2),
-     "--parallelism_config_cp_size: found 2 beside --sequence_parallel_size 2, expected one of them; remove one"),
+     "--parallelism_config_cp_size: found 2 with --sequence_parallel_size 2, expected one of them; remove one"),
     (2, dict(sequence_parallel_size=0), "--sequence_parallel_size: found"),
     (4, dict(sequence_parallel_size=2, dp_shard_size=4),
-     "--dp_shard_size: found 4 beside sequence_parallel_size 2 for 4 ranks, expected that their product divides the "
+     "--dp_shard_size: found 4 with sequence_parallel_size 2 for 4 ranks, expected that their product divides the "
      "ranks; change one of them"),
     (2, dict(sequence_parallel_size=65536, dp_shard_size=65536),
-     "--dp_shard_size: found 65536 beside sequence_parallel_size 65536 for 2 ranks, expected that their product divides "
+     "--dp_shard_size: found 65536 with sequence_parallel_size 65536 for 2 ranks, expected that their product divides "
      "the ranks; change one of them"),
     (4, dict(sequence_parallel_size=2, dp_replicate_size=4, fsdp_sharding_strategy="NO_SHARD"),
-     "--dp_replicate_size: found 4 copies over 1 rank each beside sequence_parallel_size 2 for 4 ranks, expected their "
+     "--dp_replicate_size: found 4 copies over 1 rank each with sequence_parallel_size 2 for 4 ranks, expected their "
      "product to be the world size"),
 ])
 def test_bad_settings(inputs, tmp_path, ranks, flags, message):
@@ -234,5 +234,5 @@ def test_other_recipes(inputs, tmp_path, recipe, model):
     found = run_strata_raw(base_flags(inputs.model(model), inputs.data("preference"), tmp_path / "out",
                                       sequence_parallel_size=2), 2, recipe=recipe)
     assert found.returncode != 0
-    assert (f"--sequence_parallel_size: found 2 with the recipe {recipe}, expected 1: sft alone divides rows; "
+    assert (f"--sequence_parallel_size: found 2 with the recipe {recipe}, expected 1: only sft divides rows; "
             "remove it") in found.text, found.text

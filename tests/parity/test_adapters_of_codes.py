@@ -40,7 +40,7 @@ def answers(base, adapter, *words):
 
 def refused(run, adapter, what="plain weights"):
     text = run.stderr if isinstance(run.stderr, str) else run.text
-    return (run.returncode == 2 and f"{adapter}: found an adapter whose first values were made from "
+    return (run.returncode == 2 and f"{adapter}: found an adapter whose initial values were made from "
             in text and "(nf4 of the weights as stored, blocks of 64, double)" in text
             and f"not over {what}" in text)
 

@@ -262,7 +262,7 @@ def test_a_second_text_without_its_type_is_named(tmp_path):
     save_encoder(tmp_path, family="bert", type_vocab_size=1)
     run_probe(tmp_path, documents=make_texts((4,), types=False))
     process, _ = run_probe_raw(tmp_path, documents=make_texts((4,)))
-    assert process.returncode == 2 and "found type_vocab_size = 1 beside rows of two texts" in process.stderr
+    assert process.returncode == 2 and "found type_vocab_size = 1 with rows of two texts" in process.stderr
 
 
 @pytest.mark.parametrize("family", FAMILIES)

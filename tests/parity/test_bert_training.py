@@ -257,7 +257,7 @@ def test_other_recipes_refuse_an_encoder(inputs, encoder, tmp_path, recipe, kind
     run = run_strata_raw(base_flags(encoder("bert"), inputs.data(kind), tmp_path / "out", max_steps=1), recipe=recipe)
     assert run.returncode == 2
     assert f'found an encoder (model_type "bert"), which predicts no tokens, for the recipe {recipe}' in run.stderr
-    assert "run strata classify in its place" in run.stderr
+    assert "run strata classify instead" in run.stderr
 
 
 def test_what_an_encoder_does_not_do_is_said(inputs, encoder, tmp_path):

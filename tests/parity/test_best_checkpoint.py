@@ -178,7 +178,7 @@ def test_a_damaged_best_checkpoint_is_named_and_nothing_is_lost(rising, tmp_path
         found = run_strata_raw(again, 2)
         assert found.returncode == 1
         assert str(out / "checkpoint-2") in found.text
-        assert "(load_best_model_at_end); the last step is whole in checkpoint-8" in found.text
+        assert "(load_best_model_at_end); the last step is complete in checkpoint-8" in found.text
         assert not (out / "model.safetensors").exists()
         assert checkpoints(out) >= {"checkpoint-6", "checkpoint-8"}
         # The way that the message names: the model of the last step, as it was trained.

@@ -114,7 +114,7 @@ def test_classes_are_those_of_the_card(inputs, tmp_path, name):
 
 @pytest.mark.parametrize("labels,names,expected", [
     (["good", "awful"], NAMES, 'train.jsonl:2: found "awful" in "label", expected 0 to 1 or one of the names that the data set has for these '
-                               '("good", "bad"); mend the label, or the names in the file or in README.md'),
+                               '("good", "bad"); correct the label, or the names in the file or in README.md'),
     ([1, 0], ["good", "good"], 'README.md:10: found no usable "names" of a configuration, expected each once'),
 ])
 def test_what_datasets_does_not_load_is_an_error(inputs, tmp_path, labels, names, expected):

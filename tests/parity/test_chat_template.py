@@ -353,7 +353,7 @@ def test_what_filters_give_is_handed_out_once(probe):
 def test_a_generator_that_is_printed_is_told(probe):
     for template in ("{{ [1] | map('string') }}", "a{{ '' ~ (messages | select) }}", "{{ [[1] | reverse] }}"):
         answer = probe.ask(do="render", template=template, messages=CHATS[0])
-        assert answer.get("error", "").endswith("printed as a whole, expected its items; write | list behind that filter"), answer
+        assert answer.get("error", "").endswith("printed as a whole, expected its items; write | list after that filter"), answer
 
 
 # What Jinja makes a marked text of.
@@ -377,7 +377,7 @@ def test_texts_that_jinja_would_escape_are_told(probe):
         theirs, _ = reference(template, CHATS[0])
         assert "&lt;a&gt;" in theirs
         answer = probe.ask(do="render", template=template, messages=CHATS[0])
-        assert answer["error"].endswith("expected plain texts; leave that filter away"), answer
+        assert answer["error"].endswith("expected plain texts; remove that filter"), answer
     for template in ("{{ 'a' + ('<b>' | safe) }}", "{{ ('<b>' | safe) + ('<c>' | e) }}", "{{ '<a>' ~ ('<b>' | safe) }}",
                      "{{ ['<a>', '<b>' | safe] | join }}", "{{ '%s' % ('<b>' | safe) }}",
                      "{{ '<b>' | safe | e }}", "{{ '<b>' | e | e }}", "{{ '<b>' | e | forceescape }}", "{{ {'a': '<b>' | safe} | xmlattr }}",

@@ -335,10 +335,10 @@ def test_a_model_that_tells_labels_of_tokens_begins_a_new_head(inputs, tmp_path,
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
     kind = type(model).__name__
     text = strata("chat", "--model_name_or_path", folder, "--prompt", "hello", code=2)
-    assert f"base: found {kind}, whose head tells labels of tokens, expected a model that predicts them" in text
+    assert f"base: found {kind}, whose head labels tokens, expected a model that predicts them" in text
     other = run_strata_raw(base_flags(folder, inputs.data("text"), tmp_path / "sft", max_steps=1))
-    assert other.returncode == 2 and (f"model_name_or_path: found {kind}, whose head tells labels of tokens, for the recipe sft, expected a model "
-                                      "that predicts tokens; start from the one that it was made of, or run strata classify") in other.stderr
+    assert other.returncode == 2 and (f"model_name_or_path: found {kind}, whose head labels tokens, for the recipe sft, expected a model "
+                                      "that predicts tokens; start from the one that it was made from, or run strata classify") in other.stderr
 
 
 def test_a_checkpoint_converts_to_a_classifier(inputs, tmp_path):

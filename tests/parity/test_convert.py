@@ -114,7 +114,7 @@ def test_adapters_of_the_reference_and_back(inputs, tmp_path):
             (saved / name).rename(tmp_path / kind / name)
         out = tmp_path / f"{kind}-strata"
         said = strata("convert", tmp_path / kind, tmp_path / "no", "--to", "safetensors", code=2)
-        assert "expected adapter_config.json beside it" in said
+        assert "expected adapter_config.json next to it" in said
         shutil.copy(saved / "adapter" / "adapter_config.json", tmp_path / kind)
         strata("convert", tmp_path / kind, out, "--to", "strata")
         state, manifest = optimizer_of(out / "checkpoint-3")
@@ -189,7 +189,7 @@ def test_numbered_states_of_accelerate_are_refused(inputs, tmp_path):
             said = strata("convert", folder, tmp_path / "out", "--to", target, code=2)
             assert "found optimizer.bin as accelerate's save_state()" in said and "--weights_only" in said
             assert not (tmp_path / "out").exists()
-        assert "the states of optimizer.bin have numbers for names" in json.loads(strata("inspect", folder, "--json"))["resume"]
+        assert "the states of optimizer.bin are numbered" in json.loads(strata("inspect", folder, "--json"))["resume"]
         strata("convert", folder, tmp_path / weights, "--to", "strata", "--weights_only")
         strata("convert", folder, tmp_path / f"{weights}-model", "--to", "safetensors")
 
@@ -210,7 +210,7 @@ def test_files_of_torch_with_an_index(inputs, tmp_path):
     found, expected = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (tmp_path / "out", folder))
     assert found.keys() == expected.keys() and all(torch.equal(found[n], t) for n, t in expected.items())
     name = next(iter(files))
-    for change, words in (({name: "../" + files[name]}, "the name of a file beside the index"),
+    for change, words in (({name: "../" + files[name]}, "the name of a file next to the index"),
                           ({"no.weight": files[name]}, '"no.weight" in no file'),
                           ({name: "pytorch_model-3.bin"}, "found no file pytorch_model-3.bin")):
         index.write_text(json.dumps({"weight_map": files | change}))
@@ -340,7 +340,7 @@ def test_inspect_says_what_there_is(inputs, saved_run):
     text = strata("inspect", saved_run.folder / "checkpoint-4", "--verify")
     assert "Strata checkpoint, version 2, step 4, 4 updates, written by 3 ranks" in text
     assert ("can be resumed: --resume_from_checkpoint, any number of ranks and any sharding strategy, "
-            "6 rows a step (ranks x batch x accumulation), model " in text)
+            "6 rows per step (ranks x batch x accumulation), model " in text)
     assert "exp_avg_sq:" in text and "verified: " in text and "more (--all)" in text
     assert "Hugging Face model" in strata("inspect", inputs.model("odd"), "--all")
     message = strata("inspect", saved_run.folder.parent, code=1)

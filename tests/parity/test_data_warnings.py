@@ -27,7 +27,7 @@ def test_what_a_terminal_would_obey_is_escaped(inputs, tmp_path):
     rows = [{"prompt": NASTY, "completion": NASTY, "col\x1b[31mumn": 1}]
     text = preview(inputs, save(tmp_path, rows), "--html", page, "--max_length", 2000)
     assert f"{escaped(NASTY)}[[{escaped(NASTY)}<|im_end|>]]" in text and is_harmless(text)
-    assert "columns that nothing is made of: col\\u001b[31mumn" in text
+    assert "columns without use: col\\u001b[31mumn" in text
     html = page.read_text()
     shown = re.sub("<[^>]*>", "", html).replace("\u21b5", "").replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
     assert shown.count(escaped(NASTY)) == 2 and is_harmless(html.replace("\r", "?"))
@@ -154,7 +154,7 @@ def test_files_of_another_kind_are_named(inputs, tmp_path):
         (folder / f"note {i}.tsv").touch()
         (folder / f"rows {i}.jsonl").write_text(json.dumps(role_rows()[0]) + "\n")
     named = ", ".join(f"note {i}.tsv" for i in range(5))
-    told = f"data: train split of {folder}: left out {named} and 2 more: a set is of one kind of files, that of most of them"
+    told = f"data: train split of {folder}: left out {named} and 2 more: a data set has one kind of files, the most frequent"
     assert told in preview(inputs, folder)
     log = run_strata(base_flags(inputs.model("plain"), folder, tmp_path / "out", max_steps=1)).text
     assert log.count(told) == 1
@@ -256,7 +256,7 @@ def test_left_out_columns_are_named_once(inputs, tmp_path):
     for i in range(2):
         table = pa.table({"text": [f"row {j}" for j in range(30)], "image": [b"x"] * 30, "kind": ["k"] * 30, "took": pa.array([1] * 30, pa.duration("s"))})
         pa.parquet.write_table(table, tmp_path / f"train-0000{i}-of-00002.parquet", row_group_size=7)
-    line = "data: columns that nothing is made of: image (binary) (60 rows), kind (60 rows), took (duration[s]) (60 rows); --dataset_columns maps other names"
+    line = "data: columns without use: image (binary) (60 rows), kind (60 rows), took (duration[s]) (60 rows); --dataset_columns maps other names"
     text = preview(inputs, tmp_path)
     assert text.count(line) == 1 and text.count("image") == 1
     log = run_strata(base_flags(inputs.model("plain"), tmp_path, tmp_path / "out", max_steps=1)).text
@@ -302,7 +302,7 @@ def test_pairs_that_are_cut_and_answers_that_teach_nothing(inputs, tmp_path):
     assert "1 of 3 pairs have two answers that are the same: nothing tells them apart" in told, told
 
 
-NO_SUCH_COLUMN = "has no effect; no row of the training data is made of that column"
+NO_SUCH_COLUMN = "has no effect; no row of the training data uses that column"
 NO_NEW_ROWS = "has no effect; the model gets no rows for new tokens"
 FORMATS_NO_ROW = ("formats no row, because none of the training data is a conversation; the result's tokenizer has it")
 

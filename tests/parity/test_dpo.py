@@ -164,7 +164,7 @@ def test_ranks_compare_the_pairs_of_their_micro_batches(inputs, tmp_path, world,
 def test_a_micro_batch_of_one_pair_compares_nothing(inputs, tmp_path):
     flags = dict(max_steps=2, per_device_train_batch_size=1)
     run = run_strata(flags_of(inputs, tmp_path / "aot", loss_type="aot", **flags), recipe="dpo")
-    assert "aot compares the pairs of a rank's micro-batch, which has one alone" in run.text
+    assert "aot compares the pairs of a rank's micro-batch, which has only one" in run.text
     expect_alike(run, run_strata(flags_of(inputs, tmp_path / "sigmoid", **flags), recipe="dpo"), ["rewards/margins"])
 
 
@@ -188,7 +188,7 @@ def test_a_reference_that_moves_is_resumed_to_the_bit(inputs, tmp_path, steps, s
     flags = dict(sync_ref_model=True, ref_model_sync_steps=steps, save_strategy="steps", save_steps=6, eval_strategy="steps",
                  eval_steps=4, logging_steps=4, per_device_eval_batch_size=4, **settings)
     whole = run_strata(flags_of(inputs, tmp_path / "whole", **flags), world=2, recipe="dpo")
-    assert f"reference: follows the model behind each {steps} steps" in whole.text
+    assert f"reference: follows the model every {steps} steps" in whole.text
     assert "reference_log_probs.table" not in output_files(whole.folder)
     resumed = tmp_path / "resumed"
     shutil.copytree(whole.folder, resumed, ignore=shutil.ignore_patterns("checkpoint-12", "*model*"))
@@ -265,7 +265,7 @@ def test_a_damaged_table_is_made_again(inputs, tmp_path, damage):
     table = resumed / "reference_log_probs.table"
     table.write_bytes(damage(table.read_bytes()))
     found = run_strata(flags_of(inputs, resumed, resume_from_checkpoint="true", **flags), recipe="dpo")
-    assert "reference_log_probs.table" in found.text and "its log-probabilities are made again" in found.text
+    assert "reference_log_probs.table" in found.text and "its log-probabilities are computed again" in found.text
     assert found.history == whole.history
 
 
@@ -304,28 +304,28 @@ def test_the_plan_counts_both_answers(inputs):
 
 BAD = {
     "weights_of_compared_pairs": (dict(loss_type=["sigmoid", "aot"], use_weighting=True),
-                                  "--use_weighting: found true beside the loss aot, expected a loss of single pairs"),
-    "weights_of_tokens": (dict(loss_type=["sigmoid", "sft"], use_weighting=True), "found true beside the loss sft, expected a loss of pairs"),
+                                  "--use_weighting: found true with the loss aot, expected a loss of single pairs"),
+    "weights_of_tokens": (dict(loss_type=["sigmoid", "sft"], use_weighting=True), "found true with the loss sft, expected a loss of pairs"),
     "a_divergence_of_a_batch": (dict(loss_type="aot", f_divergence_type="forward_kl"),
-                                "expected a loss of the difference of both rewards"),
+                                "expected a loss of the difference between the two rewards"),
     "an_unknown_loss": (dict(loss_type="sigmoit"), "did you mean sigmoid?"),
     "weights_of_other_losses": (dict(loss_type=["sigmoid", "sft"], loss_weights=[1]), "found 1 of them for 2 losses"),
     "weights_that_are_no_numbers": (dict(loss_type=["sigmoid", "sft"], loss_weights=["1", "x"]), 'found "x", expected numbers'),
     "a_loss_without_its_share": (dict(loss_type="exo_pair"), "found exo_pair without label_smoothing"),
     "a_divergence_of_another_loss": (dict(loss_type="nca_pair", f_divergence_type="forward_kl"),
-                                     "expected a loss of the difference of both rewards"),
+                                     "expected a loss of the difference between the two rewards"),
     "beta_of_nothing": (dict(beta=0), "with it nothing is learnt"),
     "a_setting_of_sft": (dict(packing=True), "--packing: found with the recipe dpo, expected a setting of it; "
                                              "remove it, or run strata sft"),
     "a_base_that_moves": (dict(LORA, sync_ref_model=True),
-                          "--sync_ref_model: found true beside --use_peft true, expected a model that trains whole"),
+                          "--sync_ref_model: found true with --use_peft true, expected a fully trained model"),
     "a_table_that_moves_by_another_word": (dict(precompute_ref_log_probs="yes", sync_ref_model=True), "expected it without"),
     "an_adapter_that_goes_on_beside_it": (dict(adapter_name_or_path="somewhere", sync_ref_model=True),
-                                          "found true beside use_peft true (implied by --adapter_name_or_path), expected a model"),
+                                          "found true with use_peft true (implied by --adapter_name_or_path), expected a model"),
     "a_table_that_moves": (dict(precompute_ref_log_probs=True, sync_ref_model=True),
-                           "found true beside --precompute_ref_log_probs true, expected it without"),
+                           "found true with --precompute_ref_log_probs true, expected it without"),
     "a_reference_in_files": (dict(sync_ref_model=True, offload_param_device="nvme", offload_param_nvme_path="/tmp"),
-                             "found true beside --offload_param_device nvme, expected weights and state in memory"),
+                             "found true with --offload_param_device nvme, expected weights and state in memory"),
     "steps_of_nothing": (dict(sync_ref_model=True, ref_model_sync_steps=0), '--ref_model_sync_steps: found "0"'),
     "more_than_the_model": (dict(sync_ref_model=True, ref_model_mixup_alpha=1.5), '--ref_model_mixup_alpha: found "1.5"'),
     "an_adapter_that_is_not_the_base": (dict(LORA, init_lora_weights="false"), "expected an adapter that starts as the base"),

@@ -77,7 +77,7 @@ def test_equals_the_reference(inputs, tmp_path, name):
     ours = run.state
     assert ours["global_step"] == theirs.global_step
     assert (theirs.global_step < theirs.max_steps) == (name != "never")
-    assert ("early stopping: eval_loss has not become better in" in run.text) == (name != "never")
+    assert ("early stopping: eval_loss has not improved in" in run.text) == (name != "never")
     assert ours["best_global_step"] == theirs.best_global_step
     assert ours["eval_steps"] == theirs.eval_steps
     assert_same_history(ours["log_history"], theirs.log_history)
@@ -136,7 +136,7 @@ def test_a_run_that_has_ended_early_goes_on_only_with_more_patience(whole, tmp_p
     flags = {**flags, "resume_from_checkpoint": run.folder / "checkpoint-12"}
     again = run_strata({**flags, "output_dir": tmp_path / "again"}, 2)
     assert again.state["global_step"] == 12
-    assert "training ends after step 12 of 20; raise early_stopping_patience to train on" in again.text
+    assert "training ends after step 12 of 20; raise early_stopping_patience to continue" in again.text
     more = run_strata({**flags, "output_dir": tmp_path / "more", "early_stopping_patience": 5}, 2)
     assert more.state["global_step"] == 14
     whole_run = run_strata({**flags, "output_dir": tmp_path / "whole", "resume_from_checkpoint": None,

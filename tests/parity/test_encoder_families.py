@@ -228,7 +228,7 @@ def test_equals_peft(tmp_path, name, capsys):
     ("deberta", dict(talking_head=True), "found talking_head true, products of heads among their scores"),
     ("deberta", dict(embedding_size=16), "found embedding_size = 16, expected 32"),
     ("deberta", dict(pos_att_type=None), "found relative_attention without pos_att_type"),
-    ("deberta-v2", dict(conv_kernel_size=3), "found conv_kernel_size = 3, a convolution beside the first layer"),
+    ("deberta-v2", dict(conv_kernel_size=3), "found conv_kernel_size = 3, a convolution parallel to the first layer"),
     ("deberta-v2", dict(embedding_size=16), "found embedding_size = 16, expected 32"),
     ("deberta-v2", dict(attention_head_size=16), "found attention_head_size = 16, expected 8"),
     ("deberta-v2", dict(pooler_hidden_size=16), "found pooler_hidden_size = 16, expected 32"),

@@ -73,7 +73,7 @@ def test_values_are_those_that_torch_decodes(inputs, tmp_path, kind, world):
     folder = store_in_fp8(tmp_path / "model", **KINDS[kind])
     assert (kind == "experts") == any(tensor.dim() == 3 for tensor in load_file(folder / "model.safetensors").values())
     run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=1, learning_rate=0, save_dtype="bfloat16"), world)
-    assert "base in fp8: decoded as it is read" in run.text
+    assert "base in fp8: decoded while it is read" in run.text
     found, expected = load_file(run.folder / "model.safetensors"), decoded(folder, torch.bfloat16)
     assert found.keys() == expected.keys()
     assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
@@ -123,7 +123,7 @@ def test_trains_as_the_decoded_copy(inputs, tmp_path, name):
             for base, out in ((folder, "fp8"), (copy, "plain"))]
     assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) > 1
     stays = settings.get("use_peft") and not {"load_in_4bit", "load_in_8bit", "fp8_dequantize", "init_lora_weights"} & settings.keys()
-    assert ("base in fp8: 14 matrices stay so, frozen" in runs[0].text) == bool(stays), runs[0].text
+    assert ("base in fp8: 14 matrices stay as they are, frozen" in runs[0].text) == bool(stays), runs[0].text
     file = "adapter_model.safetensors" if settings.get("use_peft") else "model.safetensors"
     results = [load_file(run.folder / file) for run in runs]
     assert results[0].keys() == results[1].keys()
@@ -298,12 +298,12 @@ def test_dpo_and_a_resumed_run_over_what_stays_in_fp8(inputs, tmp_path):
     flags = dict(LORA, save_strategy="steps", save_steps=2, lr_scheduler_type="constant")
     pairs = [run_strata(base_flags(base, inputs.data("preference"), tmp_path / name, max_steps=4, **flags), 2, recipe="dpo")
              for name, base in (("kept", folder), ("copied", copy))]
-    assert pairs[0].losses == pairs[1].losses and "matrices stay so" in pairs[0].text
+    assert pairs[0].losses == pairs[1].losses and "matrices stay as they are" in pairs[0].text
     for steps, more in ((2, {}), (4, dict(resume_from_checkpoint="true", fp8_dequantize=True))):
         rest = run_strata(base_flags(folder, inputs.data("preference"), tmp_path / "pairs", max_steps=steps, **flags, **more), 2,
                           recipe="dpo")
     assert rest.losses[-2:] == pairs[0].losses[-2:]
-    assert "resuming from" in rest.text and "reference: log-probabilities of 8 pairs" in rest.text and "matrices stay so" not in rest.text
+    assert "resuming from" in rest.text and "reference: log-probabilities of 8 pairs" in rest.text and "matrices stay as they are" not in rest.text
 
 
 @pytest.mark.parametrize("family", ["QWEN3_MOE", "LLAMA4", "DEEPSEEK_V3"])
@@ -314,7 +314,7 @@ def test_experts_in_fp8_stay_so(inputs, tmp_path, family):
     copy = save_decoded(folder, tmp_path / "copy", torch.float32)
     flags = dict(LORA, lora_target_modules=["q_proj", "o_proj"] if family != "DEEPSEEK_V3" else ["kv_b_proj", "o_proj"], max_steps=3)
     runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / name, **flags), 2) for name, base in (("kept", folder), ("copied", copy))]
-    assert "matrices stay so" in runs[0].text
+    assert "matrices stay as they are" in runs[0].text
     assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-6) and len(set(runs[0].losses)) > 1
     a, b = (load_file(run.folder / "adapter_model.safetensors") for run in runs)
     assert a.keys() == b.keys() and all(torch.allclose(a[name], b[name], rtol=1e-4, atol=1e-6) for name in a)

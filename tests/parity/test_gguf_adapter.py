@@ -230,9 +230,9 @@ def test_other_methods(adapters, tmp_path):
     from peft import IA3Config, PromptTuningConfig
 
     for name, config, expected in (("ia3", IA3Config(task_type="CAUSAL_LM"), "found an adapter of type IA3"),
-                                   ("prompt", PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3), "use it beside its base")):
+                                   ("prompt", PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3), "use it with its base")):
         _, adapter, _ = adapters.make("llama", config, tmp_path / name)
         assert expected in strata("convert", adapter, tmp_path / "a.gguf", "--to", "gguf", code=2)
-    assert "--base_model: found beside" in strata("convert", adapters.base("llama"), tmp_path / "m.gguf", "--to", "gguf",
+    assert "--base_model: found with" in strata("convert", adapters.base("llama"), tmp_path / "m.gguf", "--to", "gguf",
                                                   "--base_model", adapters.base("llama"), code=2)
     assert not list(tmp_path.glob("*.gguf*"))

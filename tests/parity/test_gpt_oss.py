@@ -303,7 +303,7 @@ def test_what_cannot_be_is_refused(inputs, tmp_path, flags, message):
     (dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_local_experts = 5"),
     (dict(swiglu_limit=0), "found swiglu_limit = 0"),
     (dict(attention_dropout=0.1), "found attention_dropout = 0.1 in a model with attention sinks, expected 0"),
-    (dict(sliding_window=None), "found sliding_window = None beside layers with a window"),
+    (dict(sliding_window=None), "found sliding_window = None with sliding-window layers"),
     (dict(hidden_act="gelu"), 'found hidden_act "gelu", expected "silu"'),
     (dict(num_local_experts=4), 'tensor "model.layers.0.mlp.router.weight" has shape [5, 32], config.json implies [4, 32]'),
     (dict(intermediate_size=21), 'experts.gate_up_proj" has shape [5, 32, 44], config.json implies [5, 32, 42]'),

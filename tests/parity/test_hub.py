@@ -134,7 +134,7 @@ def test_a_busy_server_is_asked_when_it_says(hub, tmp_path):
     assert 3.9 < time.time() - begin < 30 and len(asked(hub.cdn)) == 3
     hub.cdn.faults = [(429, [("Retry-After", "3600")])] * 9
     result = load(hub, tmp_path / "other")
-    assert result.returncode == 1 and "in 1 try (the last: the server is busy: status 429, come back in 3600 s)" in result.stderr, result.stderr
+    assert result.returncode == 1 and "in 1 try (the last: the server is busy: status 429, retry in 3600 s)" in result.stderr, result.stderr
     assert len(asked(hub.cdn)) == 4
 
 

@@ -179,7 +179,7 @@ def test_names_that_transformers_keeps_of_a_whole_model(tmp_path, family):
     ("granitemoehybrid", dict(time_step_limit=[0.0]), "found time_step_limit = [0.0], expected a list of two numbers"),
     ("granitemoehybrid", dict(time_step_limit=[0.0, "much"]), 'found "much" in time_step_limit, expected a number or Infinity'),
     ("granitemoehybrid", dict(hidden_act="gelu"), 'found hidden_act "gelu"'),
-    ("granitemoehybrid", dict(layers_block_type=["attention", "mamba"]), "found layers_block_type beside other layer_types"),
+    ("granitemoehybrid", dict(layers_block_type=["attention", "mamba"]), "found layers_block_type with other layer_types"),
     ("granitemoehybrid", dict(num_local_experts=None), "found num_local_experts = None, expected a value"),
     ("granitemoehybrid", dict(num_local_experts=2, num_experts_per_tok=3), "found num_experts_per_tok = 3, expected at most num_local_experts = 2"),
     ("granitemoehybrid", dict(layer_types=["mamba", "sliding_attention"]), 'found "sliding_attention" in layer_types, expected linear_attention or'),

@@ -76,7 +76,7 @@ def test_values_are_those_that_are_decoded(inputs, tmp_path, name):
     tiny_llama.save_model(tmp_path / "model", **sizes)
     folder = store_in_ints(tmp_path / "model", **settings)
     run = run_strata(base_flags(folder, inputs.data("messages"), tmp_path / "out", max_steps=1, learning_rate=0, save_dtype="float32"), world)
-    assert "base in integers: decoded as it is read" in run.text
+    assert "base in integers: decoded while it is read" in run.text
     found, expected = load_file(run.folder / "model.safetensors"), decoded(folder)
     assert found.keys() == expected.keys()
     assert [name for name in expected if not torch.equal(found[name], expected[name].float())] == []
@@ -124,7 +124,7 @@ def test_trains_as_the_decoded_copy(inputs, tmp_path, name):
             for base, out in ((folder, "ints"), (copy, "plain"))]
     assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) > 1
     stays = settings.get("use_peft") and not {"load_in_4bit", "load_in_8bit", "int_dequantize", "init_lora_weights"} & settings.keys()
-    said = "14 matrices stay so, frozen" if stays and kind != "gptq_of_2_bits" else "decoded as it is read"
+    said = "14 matrices stay as they are, frozen" if stays and kind != "gptq_of_2_bits" else "decoded while it is read"
     assert "base in integers: " + said in runs[0].text and " others (of " not in runs[0].text, runs[0].text
     file = "adapter_model.safetensors" if settings.get("use_peft") else "model.safetensors"
     results = [load_file(run.folder / file) for run in runs]
@@ -144,7 +144,7 @@ def test_other_shapes_stay_so(inputs, tmp_path, form, sizes):
     copy = save_decoded(folder, tmp_path / "copy")
     flags = dict(LORA, lora_target_modules=["q_proj", "o_proj"], max_steps=3, learning_rate=1e-2, full_determinism=True)
     runs = [run_strata(base_flags(base, inputs.data("messages"), tmp_path / out, **flags), 2) for base, out in ((folder, "ints"), (copy, "plain"))]
-    assert re.search(r"base in integers: \d+ matrices stay so", runs[0].text)
+    assert re.search(r"base in integers: \d+ matrices stay as they are", runs[0].text)
     assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-6) and len(set(runs[0].losses)) > 1
     assert "experts" in str(sizes) or runs[0].losses == runs[1].losses
 
@@ -157,7 +157,7 @@ def test_layers_of_several_forms(inputs, tmp_path):
     folder = store_in_ints(tmp_path / "model", dynamic={"+:.*up_proj": {"bits": 8}, "+:.*down_proj": {"bits": 2}})
     runs = [run_strata(base_flags(folder, inputs.data("messages"), tmp_path / name, **LORA, learning_rate=1e-2, max_steps=2, full_determinism=True, **more), 2)
             for name, more in (("kept", {}), ("decoded", dict(int_dequantize=True)))]
-    assert "base in integers: 12 matrices stay so, frozen" in runs[0].text and "; 2 others (of 2 bits" in runs[0].text, runs[0].text
+    assert "base in integers: 12 matrices stay as they are, frozen" in runs[0].text and "; 2 others (of 2 bits" in runs[0].text, runs[0].text
     assert runs[0].losses == runs[1].losses and len(set(runs[0].losses)) > 1
 
 
@@ -171,7 +171,7 @@ def test_dpo_and_a_resumed_run_over_what_stays_in_integers(inputs, tmp_path):
     for steps, more in ((2, {}), (4, dict(resume_from_checkpoint="true", int_dequantize=True))):
         rest = run_strata(base_flags(folder, inputs.data("preference"), tmp_path / "pairs", max_steps=steps, **flags, **more), 2, recipe="dpo")
     assert rest.losses[-2:] == whole.losses[-2:]
-    assert "resuming from" in rest.text and "reference: log-probabilities of 8 pairs" in rest.text and "matrices stay so" not in rest.text
+    assert "resuming from" in rest.text and "reference: log-probabilities of 8 pairs" in rest.text and "matrices stay as they are" not in rest.text
 
 
 def base_of(run):

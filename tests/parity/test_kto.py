@@ -188,7 +188,7 @@ BAD = {
     "a_setting_of_dpo": (dict(ld_alpha=0.3), "--ld_alpha: found with the recipe kto, expected a setting of it; remove it, or run "
                                              "strata dpo"),
     "another_end": (dict(truncation_mode="keep_end"), "--truncation_mode: found with the recipe kto"),
-    "a_base_that_moves": (dict(LORA, sync_ref_model=True), "expected a model that trains whole"),
+    "a_base_that_moves": (dict(LORA, sync_ref_model=True), "expected a fully trained model"),
     "answers_while_evaluating": (dict(generate_during_eval=True), "evaluation computes the loss and the rewards"),
     "an_adapter_that_is_not_the_base": (dict(LORA, init_lora_weights="false"),
                                         "found false with the recipe kto, expected an adapter that starts as the base"),

@@ -517,7 +517,7 @@ def test_initial_values_of_a_bfloat16_base(tmp_path):
     (dict(trainable_token_indices=[5000]), "trainable_token_indices: found 5000"),
     (dict(trainable_token_indices={"wte": [1]}), "trainable_token_indices: found the module"),
     (dict(trainable_token_indices={"lm_head": [3], "embed_tokens": [3]}),
-     'trainable_token_indices: found the module "lm_head" beside "embed_tokens", expected'),
+     'trainable_token_indices: found the module "lm_head" with "embed_tokens", expected'),
     (dict(target_modules=["q_proj"], layers_to_transform=[0], layers_pattern="(h"),
      "layers_pattern: found the expression"),
     (dict(trainable_token_indices=[1], modules_to_save=["embed_tokens"]), "among modules_to_save too"),
@@ -526,8 +526,8 @@ def test_initial_values_of_a_bfloat16_base(tmp_path):
     (dict(r=0), "lora_r: found 0"),
     (dict(r=33), "lora_r: found 33 for \"model.layers.0.self_attn.q_proj\" [32, 32]"),
     (dict(init_lora_weights="corda"), "init_lora_weights: found"),
-    (dict(use_dora=True, lora_bias=True), "lora_bias: found beside use_dora"),
-    (dict(target_modules=".*q_proj", layers_to_transform=[0]), "layers_to_transform: found beside"),
+    (dict(use_dora=True, lora_bias=True), "lora_bias: found with use_dora"),
+    (dict(target_modules=".*q_proj", layers_to_transform=[0]), "layers_to_transform: found with"),
     (dict(lora_dropout=1.5), "lora_dropout: found 1.5"),
 ])
 def test_wrong_settings_are_named(tmp_path, lora, message):

@@ -232,7 +232,7 @@ def test_names_in_files_of_nemotron_h(tmp_path):
     ("nemotron_h", dict(layers_block_type=["mamba", "hybrid"]), 'found "hybrid" in layers_block_type, expected linear_attention, full_attention'),
     ("nemotron_h", dict(layers_block_type=[]), "found layers_block_type of no layers, expected one or more"),
     ("nemotron_h", dict(layers_block_type=None, hybrid_override_pattern="MX"), 'found "X" in hybrid_override_pattern, expected M, *, - or E'),
-    ("nemotron_h", dict(hybrid_override_pattern="MM"), "found hybrid_override_pattern beside other layers_block_type"),
+    ("nemotron_h", dict(hybrid_override_pattern="MM"), "found hybrid_override_pattern with other layers_block_type"),
     ("nemotron_h", dict(mamba_n_groups=4), "found n_groups = 2 and mamba_n_groups = 4, expected one value"),
     ("nemotron_h", dict(n_groups=3), "found n_groups = 3, expected a divisor of mamba_num_heads = 4"),
     ("nemotron_h", dict(mlp_hidden_act="silu"), 'found mlp_hidden_act "silu", expected "relu2"'),

@@ -437,7 +437,7 @@ def test_a_bias_of_a_branch_needs_one_in_the_base(tmp_path):
         model.merge_and_unload()
     process = merge(tmp_path)
     assert process.returncode == 2, process.stderr
-    assert "found a trained bias (lora_bias) of " in process.stderr and "use the adapter beside its base" in process.stderr
+    assert "found a trained bias (lora_bias) of " in process.stderr and "use the adapter with its base" in process.stderr
     assert "name the base" not in process.stderr and not (tmp_path / "merged").exists()
 
 

@@ -242,7 +242,7 @@ def test_merged_experts_are_those_that_peft_merges(tmp_path, name, targets):
     ("mixtral", dict(hidden_act="gelu"), 'found hidden_act "gelu", expected "silu"'),
     ("qwen3_moe", dict(mlp_only_layers=[2]), "found mlp_only_layers = [2], expected a list of numbers of layers, 0 to 1"),
     ("qwen3_moe", dict(decoder_sparse_step=0), "found decoder_sparse_step = 0, expected an integer of at least 1"),
-    ("qwen3_moe", dict(layer_types=["full_attention", "sliding_attention"]), "found layer_types beside no sliding_window"),
+    ("qwen3_moe", dict(layer_types=["full_attention", "sliding_attention"]), "found layer_types with no sliding_window"),
     ("qwen2_moe", dict(layer_types=["full_attention", "sliding_attention"]), "layers with sliding_attention and no"),
     ("qwen2_moe", dict(shared_expert_intermediate_size=0), "found shared_expert_intermediate_size = 0"),
     ("glm4_moe", dict(num_experts_per_tok=7), "found num_experts_per_tok = 7, expected at most n_routed_experts = 6"),

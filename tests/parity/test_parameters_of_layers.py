@@ -153,7 +153,7 @@ def test_files_of_another_base_are_named(tmp_path):
 
 @pytest.mark.parametrize("settings,message", [
     (dict(lora_target_parameters="experts.w1"), "target_parameters: found no parameter matching [experts.w1], expected some of experts.down_proj, experts.gate_up_proj"),
-    (dict(lora_dropout=0.05), "lora_dropout: found 0.05 beside target_parameters, expected 0"),
+    (dict(lora_dropout=0.05), "lora_dropout: found 0.05 with target_parameters, expected 0"),
     (dict(lora_r=13), "lora_r: found 13 for the experts of"),
 ])
 def test_what_cannot_be_is_refused(inputs, tmp_path, settings, message):

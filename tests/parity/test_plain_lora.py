@@ -153,4 +153,4 @@ def test_flags_of_other_targets_are_refused(tmp_path):
                            "--base_model", tmp_path], capture_output=True, text=True,
                           env=environment(), timeout=60)
     assert done.returncode == 2
-    assert "--base_model: found beside --to bin, expected lora or gguf there" in done.stderr
+    assert "--base_model: found with --to bin, expected lora or gguf there" in done.stderr

@@ -376,7 +376,7 @@ def test_rows_of_two_kinds(stack, tmp_path, first, second, message):
 REMOVE = "found with preferences, expected it only where examples are imitated; remove it"
 BAD_SETTINGS = [
     ({"truncation_mode": "keep_middle"}, 'truncation_mode: found "keep_middle", expected keep_start or keep_end'),
-    ({"max_length": 1}, "max_length: found 1, expected at least 2 for preferences (a token of an answer and one in front of it), or none"),
+    ({"max_length": 1}, "max_length: found 1, expected at least 2 for preferences (a token of an answer and one before it), or none"),
     ({"packing": True, "max_length": 64}, f"packing: {REMOVE}"),
     ({"long_rows": "split"}, f"long_rows split: {REMOVE}"),
     ({"completion_only_loss": False}, f"completion_only_loss false: {REMOVE}"),

@@ -109,5 +109,5 @@ def test_lines_at_the_start(inputs, folder_of, tmp_path, capsys, name):
     if flags.get("load_in_4bit") or flags.get("load_in_8bit"):
         plain = {p.dtype for p in model.parameters() if p.is_floating_point()}
         assert plain == {torch.float32}
-        assert "norms, embeddings and output layer rest in fp32" in run.text
+        assert "norms, embeddings and output layer are stored in fp32" in run.text
         assert "the first layer's input requires a gradient, activations are checkpointed" in run.text

@@ -48,7 +48,7 @@ def test_preview_counts_lengths_and_padding(words, outlier, inputs, tmp_path):
     waste = 1 - sum(lengths) / sum(max(batch) * len(batch) for batch in batches)
     assert f"none here; {100 * waste:.1f} % of a padded batch's tokens" in text and waste > 0.1
     assert re.search(rf"tokens per epoch +{sum(lengths)}, of which {sum(lengths)} ", text)
-    assert f"{min(lengths)} to {max(lengths)}, {sum(lengths) / len(lengths):.0f} in the mean" in text
+    assert f"{min(lengths)} to {max(lengths)}, {sum(lengths) / len(lengths):.0f} on average" in text
 
     width = next(width for width in (1, 2, 5, 10, 20, 50, 100, 200) if max(lengths) // width < 20)
     counts = [sum(length // width == i for length in lengths) for i in range(max(lengths) // width + 1)]
@@ -69,10 +69,10 @@ def test_preview_counts_lengths_and_padding(words, outlier, inputs, tmp_path):
 def test_preview_names_columns_that_nothing_is_made_of(inputs, tmp_path):
     rows = [{"text": f"line {i}", "id": i, "source": "web" if i % 2 else None} for i in range(8)]
     text = preview(inputs, save(tmp_path, rows))
-    assert "columns that nothing is made of: id (8 rows), source (4 rows); --dataset_columns maps other names" in text
+    assert "columns without use: id (8 rows), source (4 rows); --dataset_columns maps other names" in text
     rows = [{"system": "Be kind.", "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a", "weight": 0}]}] * 2
     text = preview(inputs, save(tmp_path, rows), "--num_examples", 1)
-    assert "nothing is made of" not in text and "Be kind." in text
+    assert "without use" not in text and "Be kind." in text
 
 
 def test_preferences_are_pointed_to_their_recipe(inputs, tmp_path):

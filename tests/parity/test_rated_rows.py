@@ -195,7 +195,7 @@ ERRORS = {
     "no_label": ({"prompt": "a", "completion": "b"}, ':1: found a row without "label" (columns: prompt, completion), expected rated answers'),
     "null_label": (dict(TEXT, label=None), 'found a row without "label"'),
     "another_name": ({"prompt": "a", "completion": "b", "lable": True}, "did you mean --dataset_columns label=lable?"),
-    "a_rated_pair": ({"prompt": "a", "chosen": "b", "rejected": "c", "label": True}, ':1: found "label" beside "chosen" and "rejected", which say'),
+    "a_rated_pair": ({"prompt": "a", "chosen": "b", "rejected": "c", "label": True}, ':1: found "label" with "chosen" and "rejected", which already say'),
     "common_names": ({"question": "a", "response": "b", "thumbs_up": True},
                      "did you mean --dataset_columns prompt=question completion=response label=thumbs_up?"),
     "an_example": ({"text": "a"}, "train on it with strata sft, or name them with --dataset_columns prompt=COLUMN completion=COLUMN label=COLUMN"),

@@ -346,7 +346,7 @@ def test_the_commands_that_know_recipes(inputs, tmp_path):
     assert sft.returncode != 0 and "found a model that gives texts a reward for the recipe sft" in sft.stderr
     pairs = [*map(str, ("--model_name_or_path", run.folder, "--train_file", inputs.data("preference") / "train.jsonl"))]
     said = strata("seq2seq", *pairs, "--text_column", "prompt", "--summary_column", "chosen", "--output_dir", tmp_path / "t5", code=2)
-    assert "run strata reward in its place" in said
+    assert "run strata reward instead" in said
 
 
 @pytest.mark.parametrize("column", ["question", "query", "input", "system"])

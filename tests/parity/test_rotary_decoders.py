@@ -284,7 +284,7 @@ def test_more_tokens_than_learned_positions_are_named(tmp_path):
     ("cohere", dict(logit_scale=0), "found logit_scale = 0, expected a number above 0"),
     ("cohere", dict(use_qk_norm=True), 'found no tensor "model.layers.0.self_attn.q_norm.weight"'),
     ("cohere", dict(pad_token_id=97), "found pad_token_id = 97, expected a token of the vocabulary of 97"),
-    ("cohere2", dict(sliding_window=None), "found sliding_window = None beside layers with a window"),
+    ("cohere2", dict(sliding_window=None), "found sliding_window = None with sliding-window layers"),
     ("cohere2", dict(layer_types=["linear_attention"] * 4), 'found "linear_attention" in layer_types'),
     ("phi", dict(tie_word_embeddings=True), "found tie_word_embeddings = True, expected False in a Phi model"),
     ("phi", dict(qk_layernorm=True, head_dim=12), "found head_dim = 12, expected hidden_size = 32"),

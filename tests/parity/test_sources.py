@@ -339,7 +339,7 @@ def test_keys_of_a_card_that_mean_nothing_for_what_is_read(config, datasets, tmp
     assert probe(tmp_path, op="load", names=str(folder), config=config or "") == reference_rows(datasets, folder, tmp_path, "train", config)
     told = probe(tmp_path, op="ignored", names=str(folder), config=config or "")
     where = f"{folder}/README.md"
-    assert told == ([] if config else [f'found "license" ({where}:6), "pretty_name" ({where}:7) in a configuration, of which nothing is made'])
+    assert told == ([] if config else [f'found "license" ({where}:6), "pretty_name" ({where}:7) in a configuration, which is not supported'])
 
 
 # A set is of one kind; with the kind that is read.

@@ -224,7 +224,7 @@ def test_what_is_no_such_model_is_refused(inputs, tmp_path):
     said = strata("plan", whole, code=2)
     assert "take its language model out of it with strata convert FOLDER OUT --to text-model" in said
     said = strata("convert", whole, out, "--to", "text-model", "--bnb_4bit_blocksize", "64", code=2)
-    assert "bnb_4bit_blocksize: found beside --to text-model" in said
+    assert "bnb_4bit_blocksize: found with --to text-model" in said
     config = json.loads((whole / "config.json").read_text())
     for change, found in [({"model_type": "mamba"}, 'found model_type "mamba"'),
                           ({"intermediate_size": 40}, "text_config in config.json implies [40, 36]"),

@@ -151,20 +151,20 @@ def test_a_schedule_that_asks_evaluations_begins_anew(reference, tmp_path):
         found = run_strata({**flags, "output_dir": tmp_path / name, "save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps",
                             "eval_steps": 1, "resume_from_checkpoint": True, "lr_scheduler_type": "reduce_lr_on_plateau",
                             "lr_scheduler_kwargs": '{"patience": 0, "threshold": 0.9}'})
-        assert "found no state of lr_scheduler_type reduce_lr_on_plateau, expected that of a run that had it; the schedule begins anew" in found.text
+        assert "found no state of lr_scheduler_type reduce_lr_on_plateau, expected that of a run that had it; the schedule starts again" in found.text
         rates = [row["learning_rate"] for row in found.history if "loss" in row and row["step"] > 3]
         assert rates == pytest.approx([5e-3, 5e-3, 5e-4], rel=1e-12)
     # Its own checkpoint says how far it was.
     again = run_strata({**flags, "output_dir": tmp_path / "ours", "eval_strategy": "steps", "eval_steps": 1, "max_steps": 7,
                         "resume_from_checkpoint": True, "lr_scheduler_type": "reduce_lr_on_plateau",
                         "lr_scheduler_kwargs": '{"patience": 0, "threshold": 0.9}'})
-    assert "begins anew" not in again.text
+    assert "starts again" not in again.text
     assert again.history[-2]["learning_rate"] == pytest.approx(5e-5, rel=1e-12)
     # The other of the two is another schedule.
     other = run_strata({**flags, "output_dir": tmp_path / "ours", "eval_strategy": "steps", "eval_steps": 1, "max_steps": 9,
                         "resume_from_checkpoint": True, "lr_scheduler_type": "greedy",
                         "lr_scheduler_kwargs": '{"patience": 5, "min_lr": 1e-4}'})
-    assert "found no state of lr_scheduler_type greedy, expected that of a run that had it; the schedule begins anew" in other.text
+    assert "found no state of lr_scheduler_type greedy, expected that of a run that had it; the schedule starts again" in other.text
     assert [row["learning_rate"] for row in other.history if "loss" in row and row["step"] > 6][0] == pytest.approx(5e-3, rel=1e-12)
 
 
@@ -178,8 +178,8 @@ def test_files_of_torch_beside_numbered_states(reference, tmp_path):
     torch.save(load_file(old / "model.safetensors"), old / "pytorch_model.bin")
     (old / "model.safetensors").unlink()
     said = strata("convert", old, tmp_path / "no", "--to", "strata", code=2)
-    assert "found optimizer.pt, whose states have numbers, beside weights of torch.save" in said and "optimizer.bin" not in said
-    assert "the states of optimizer.pt have numbers" in json.loads(strata("inspect", old, "--json"))["resume"]
+    assert "found optimizer.pt, whose states are numbered, with weights of torch.save" in said and "optimizer.bin" not in said
+    assert "the states of optimizer.pt are numbered" in json.loads(strata("inspect", old, "--json"))["resume"]
     assert not (tmp_path / "no").exists()
     strata("convert", old, tmp_path / "new", "--to", "safetensors")
     for name in ("optimizer.pt", "trainer_state.json"):

@@ -236,7 +236,7 @@ def test_chat_reads_an_adapters_vocabulary_of_any_kind(inputs, tmp_path):
     (tmp_path / "b" / "chat_template.jinja").unlink()
     one = chat("a", "b")
     assert one.stdout == alike.stdout
-    assert one.stderr.count(f"b is asked in the chat template of {tmp_path / 'a'}: {tmp_path / 'b'} has none") == 1
+    assert one.stderr.count(f"b uses the chat template of {tmp_path / 'a'}: {tmp_path / 'b'} has none") == 1
     other = chat("b", "a")
     assert f"the chat template of {tmp_path / 'a'} is not used: the first adapter's tokenizer, that of {tmp_path / 'b'}, has none" in other.stderr
 

@@ -39,7 +39,7 @@ void check_options(const LoraOptions& options) {
   }
   if (options.target_pattern && !options.layers_to_transform.empty()) {
     throw ConfigError(
-        "layers_to_transform: found beside target_modules \"{}\", expected a list of names there; "
+        "layers_to_transform: found with target_modules \"{}\", expected a list of names there; "
         "name the layers in the expression or the modules in a list",
         *options.target_pattern);
   }
@@ -54,12 +54,11 @@ void check_options(const LoraOptions& options) {
     throw ConfigError("loftq_iter: found {}, expected at least 1; choose 1", options.loftq_iter);
   }
   if (options.lora_bias && options.use_dora) {
-    throw ConfigError("lora_bias: found beside use_dora, expected one of them; remove one");
+    throw ConfigError("lora_bias: found with use_dora, expected one of them; remove one");
   }
   if (options.lora_bias && options.init != "true" && options.init != "false") {
     throw ConfigError(
-        "lora_bias: found beside init_lora_weights \"{}\", expected true or false there; change "
-        "one",
+        "lora_bias: found with init_lora_weights \"{}\", expected true or false there; change one",
         options.init);
   }
 }

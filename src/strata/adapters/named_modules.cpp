@@ -33,7 +33,7 @@ std::vector<std::string> last_names(const std::vector<std::string>& paths) {
   const std::vector<std::string> names = last_names(paths);
   const auto close = closest(entry.substr(entry.rfind('.') + 1), names);
   throw ConfigError(
-      "{}: found \"{}\", which means none of this model's modules, expected some of {}; {}",
+      "{}: found \"{}\", which matches none of this model's modules, expected some of {}; {}",
       setting, entry, fmt::join(names, ", "),
       close ? fmt::format("did you mean {}?", *close) : "correct or remove it");
 }
@@ -78,7 +78,7 @@ void require_layers(const LoraOptions& options, const std::vector<std::string>& 
         paths, [&](const std::string& path) { return behind.of(path).has_value(); });
     if (is_found) continue;
     throw ConfigError(
-        "layers_pattern: found \"{}\", behind which this model has no number, expected the name of "
+        "layers_pattern: found \"{}\", after which this model has no number, expected the name of "
         "its list of layers; correct it or leave it out",
         name);
   }

@@ -52,8 +52,8 @@ void require_experts_alone(const LoraOptions& options, const Matrices& all, mode
 void require_supported(const LoraOptions& options) {
   const auto refuse = [](const std::string& found, const char* expected) {
     throw ConfigError(
-        "{} beside target_parameters, expected {} there, as in PEFT; change it or target linear "
-        "layers alone",
+        "{} with target_parameters, expected {} there, as in PEFT; change it or target only linear "
+        "layers",
         found, expected);
   };
   if (options.dropout != 0) refuse(fmt::format("lora_dropout: found {}", options.dropout), "0");

@@ -82,8 +82,7 @@ void require_tied(models::Model& model, const nn::Embedding& embedding,
         tied, [&](const nn::Linear* layer) { return matches_list(layer->path(), {other}); });
     if (is_tied) continue;
     throw ConfigError(
-        "trainable_token_indices: found the module \"{}\" beside \"{}\", expected the embedding "
-        "and "
+        "trainable_token_indices: found the module \"{}\" with \"{}\", expected the embedding and "
         "an output layer that is tied to it; leave it out, or train it whole (modules_to_save)",
         other, module);
   }
@@ -189,8 +188,7 @@ std::vector<std::string> notes_on_ties(const LoraOptions& options, bool targets_
   if (was_tied && !options.ensure_weight_tying && (saves_one || targets_vocabulary)) {
     return {
         "adapter: embedding and output layer are one weight in the base and the adapter changes "
-        "one of them, so that they part; ensure_weight_tying keeps a weight of modules_to_save "
-        "one"};
+        "one of them, which unties them; ensure_weight_tying keeps them tied in modules_to_save"};
   }
   return {};
 }

@@ -202,7 +202,7 @@ bool has_unfinished_update(const fs::path& folder) {
 void require_whole_folder(const fs::path& folder) {
   if (!has_unfinished_update(folder)) return;
   throw IoError(
-      "{}: found a result that was on its way into place when a crash came (the rest is in {}), "
+      "{}: found a result that was being put into place when the run crashed (the rest is in {}), "
       "expected all files of one result; strata inspect {} --repair puts the rest in place, and so "
       "does the next run into that folder",
       folder.string(), kReady, folder.string());

@@ -78,13 +78,13 @@ class Parser {
   std::string_view advice_at(size_t position) const {
     const std::string_view rest = text_.substr(position);
     if (rest.starts_with("//") || rest.starts_with("/*") || rest.starts_with('#')) {
-      return "JSON has no comments: take it out";
+      return "JSON has no comments: remove it";
     }
     const std::string_view before = text_.substr(0, position);
     const size_t last = before.find_last_not_of(" \t\r\n");
     const bool follows_comma = last != before.npos && before[last] == ',';
     if (follows_comma && (rest.starts_with('}') || rest.starts_with(']'))) {
-      return "JSON has no comma behind the last entry: take it out";
+      return "JSON has no comma after the last entry: remove it";
     }
     return subject_.starts_with("--") ? "write JSON, between single quotes for the shell"
                                       : "correct the file";

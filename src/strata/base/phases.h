@@ -7,7 +7,7 @@
 namespace strata {
 
 inline constexpr std::string_view kTrainingPhase = "training", kEvaluatingPhase = "evaluating",
-                                  kAskingAgainPhase = "asking the reference again",
+                                  kAskingAgainPhase = "evaluating the reference again",
                                   kResultPhase = "writing the result";
 inline constexpr std::string_view kSavingPhase = "saving";  // what it begins with
 

@@ -129,7 +129,7 @@ std::string skip_flag(const Codes& codes, const Codes& found) {
                                const std::string& base, const std::string& found) {
   const Codes codes = parse_codes(wanted);
   throw ConfigError(
-      "{}: found an adapter whose first values were made from the codes of {} ({}), expected it "
+      "{}: found an adapter whose initial values were made from the codes of {} ({}), expected it "
       "over those and not over {}; quantise the base while loading as its training did, or write "
       "it so with strata convert {} OUT --to {} and name OUT, either with {}{}",
       adapter, base, wanted, found.empty() ? "plain weights" : found, base,
@@ -198,7 +198,7 @@ std::string require_base(const std::string& adapter, const std::string& trained_
   }
   throw ConfigError(
       "{}: found an adapter that was trained on a base with the fingerprint {}, expected {} as {} "
-      "has; name the base that it was trained on, or take the mark off with strata convert ADAPTER "
+      "has; name the base that it was trained on, or remove the mark with strata convert ADAPTER "
       "OUT --to safetensors --forget_base",
       adapter, trained_on, found, base);
 }

@@ -207,8 +207,7 @@ std::vector<fs::path> candidates(const std::string& resume_from, const fs::path&
     if (!inside.empty() && !fs::exists(fs::path(resume_from) / "manifest.json")) {
       throw ConfigError(
           "resume_from_checkpoint: found {}, the folder of a run, expected one checkpoint; name "
-          "{}, "
-          "or say true with this folder as output_dir",
+          "{}, or pass true with this folder as output_dir",
           resume_from, inside.back().string());
     }
     require_meant_folder(resume_from, output_dir);
@@ -222,8 +221,8 @@ std::vector<fs::path> candidates(const std::string& resume_from, const fs::path&
                             one.reason);
     }
     throw ConfigError(
-        "resume_from_checkpoint: no valid checkpoint found in output directory ({}), "
-        "expected a checkpoint-N folder; drop the flag to start anew{}",
+        "resume_from_checkpoint: no valid checkpoint found in output directory ({}), expected a "
+        "checkpoint-N folder; drop the flag to start from the beginning{}",
         output_dir.string(), others);
   }
   const std::vector<fs::path> aside = set_aside(output_dir);

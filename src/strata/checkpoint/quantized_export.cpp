@@ -236,7 +236,7 @@ void require_model(const SavedState& state, const fs::path& base) {
   }
   if (base.empty()) {
     throw ConfigError(
-        "{}: found no config.json, expected the folder of a model; put the base's beside the "
+        "{}: found no config.json, expected the folder of a model; put the base's next to the "
         "weights",
         state.path().string());
   }

@@ -27,8 +27,8 @@ std::set<fs::path> replaced_checkpoints(const fs::path& folder) {
 
 std::string given_back(const fs::path& path) {
   return fmt::format(
-      "{}: a crash came while it was being replaced; it has its name and its content of before "
-      "again",
+      "{}: it was being replaced when the run crashed; its name and its previous content are "
+      "restored",
       path.string());
 }
 
@@ -47,7 +47,7 @@ std::vector<std::string> finish_interrupted(const fs::path& folder, FileSystem& 
   std::vector<std::string> done;
   if (has_unfinished_update(folder)) {
     done.push_back(fmt::format(
-        "{}: a crash came while the files of a result were put in their places; now they are",
+        "{}: the run crashed while it put the files of a result into place; now they are in place",
         folder.string()));
   }
   finish_folder_update(folder, files);

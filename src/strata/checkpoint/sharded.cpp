@@ -95,7 +95,7 @@ void put_in_place(AtomicFolder& folder, const SaveRequest& request, FileSystem& 
     if (!folder.is_in_place() || request.after == nullptr) throw;
     after.is_durable = false;
     after.trouble =
-        fmt::format("{} is saved, but a loss of power may take it away: {}", name, error.what());
+        fmt::format("{} is saved, but a power loss may destroy it: {}", name, error.what());
   }
   after.is_in_place = true;
   try {

@@ -74,7 +74,7 @@ void tell_file(int, siginfo_t* info, void*) {
   write_text(find_path(reinterpret_cast<uint64_t>(info->si_addr)));
   write_text(
       ": found that it can no longer be read, expected it to stay as it was while it is in use; it "
-      "was cut off or its disk failed: check it, then go on from the newest checkpoint\n");
+      "was truncated or its disk failed: check it, then continue from the newest checkpoint\n");
 }
 
 }  // namespace

@@ -38,15 +38,15 @@ using generate::StopReason;
 constexpr const char* kUsage =
     "usage: strata chat MODEL [flags]                 a conversation\n"
     "       strata chat MODEL --prompt TEXT [flags]   one answer\n\n"
-    "MODEL is what --model_name_or_path is. "
-    "Without --prompt it reads turns from the terminal (Ctrl-D: end, Ctrl-C: stop the answer) or,\n"
+    "MODEL stands for --model_name_or_path. Without --prompt it reads turns from the terminal "
+    "(Ctrl-D: end, Ctrl-C: stop the answer) or,\n"
     "line by line, from standard input. Answers go to standard output. Flags take hyphens or\n"
     "underscores.\n\n"
     "between turns:\n"
     "  /reset                        a new conversation\n"
     "  /exit                         end\n"
     "  /adapters                     lists adapters\n"
-    "  /adapter NAME                 answers with one of them; off: with none\n"
+    "  /adapter NAME                 uses one of them; off: none\n"
     "  /merge, /unmerge              folds the one in use into the weights; takes it out again\n";
 
 struct ChatRequest {
@@ -76,7 +76,7 @@ void require_one_width(const config::QuantizationConfig& asked,
                        const std::vector<config::Given>& given_flags) {
   if (asked.load_in_4bit && asked.load_in_8bit) {
     throw ConfigError(
-        "--load_in_4bit: found beside --load_in_8bit, expected one of them; remove one");
+        "--load_in_4bit: found with --load_in_8bit, expected one of them; remove one");
   }
   if (asked.load_in_4bit) {
     ops::quant::check_block(asked.bnb_4bit_blocksize, "--bnb_4bit_blocksize");
@@ -89,8 +89,8 @@ void require_one_width(const config::QuantizationConfig& asked,
                             : name == "llm_int8_skip_modules" ? is_on
                                                               : true;
     if (has_effect) continue;
-    throw ConfigError("--{}: found without --{}, expected that beside it; add it or remove this",
-                      name, name == "llm_int8_threshold" ? "load_in_8bit" : "load_in_4bit");
+    throw ConfigError("--{}: found without --{}, expected both; add it or remove this", name,
+                      name == "llm_int8_threshold" ? "load_in_8bit" : "load_in_4bit");
   }
 }
 
@@ -140,8 +140,8 @@ void require_sampling(const config::ChatConfig& chat) {
   for (const auto& [name, is_given] : kFlags) {
     if (!is_given) continue;
     throw ConfigError(
-        "--{}: found with do_sample off, where it has no effect, expected --do_sample beside it; "
-        "add --do_sample or leave --{} out",
+        "--{}: found with do_sample off, where it has no effect, expected --do_sample with it; add "
+        "--do_sample or leave --{} out",
         name, name);
   }
 }
@@ -260,7 +260,7 @@ class Chat {
     if (!is_command_word(line)) return false;
     throw ConfigError(
         "{}: found an unknown command, expected /reset, /exit, /adapters, /adapter NAME, /merge or "
-        "/unmerge; put a blank before it to say it to the model",
+        "/unmerge; put a space before it to send it to the model",
         line);
   }
 

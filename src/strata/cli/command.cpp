@@ -38,23 +38,25 @@ namespace {
 const Command kCommands[] = {
     {"launch", "start one process per rank: strata launch --num_processes 2 sft --flags",
      run_launch},
-    {"selftest", "the same loss on 1 and N ranks, and other layouts, with your settings",
-     run_selftest},
-    {"chat", "answer from a model, with or without an adapter", run_chat},
-    {"preview", "what the model will see of the data: tokens, masks, lengths, mistakes",
+    {"selftest", "check that 1 and N ranks, and other layouts, give the same loss", run_selftest},
+    {"chat", "chat with a model, with or without an adapter", run_chat},
+    {"preview", "show what the model will see of the data: tokens, masks, lengths, mistakes",
      run_preview},
-    {"tokenize", "text or conversations to token ids, tokens and offsets, and back", run_tokenize},
+    {"tokenize",
+     "turn text or conversations into token ids, tokens and offsets, and "
+     "back",
+     run_tokenize},
     {"config", "ask for settings, show, check, convert or document them", run_config},
     {"slurm", "write a batch script for SLURM from the same settings, and submit it", run_slurm},
-    {"env", "what this machine offers, and what would fail", run_env},
+    {"env", "show what this machine offers and what would fail", run_env},
     {"ds_report", "the same as env", run_env},
     {"to-fsdp2", "the same as config convert --to fsdp2", run_to_fsdp2},
-    {"inspect", "what a checkpoint, model, adapter or file of tensors holds", run_inspect},
-    {"convert", "saved states between our checkpoints, safetensors, PyTorch DCP and torch.save",
+    {"inspect", "show what a checkpoint, model, adapter or file of tensors holds", run_inspect},
+    {"convert", "convert models and checkpoints: safetensors, PyTorch DCP, torch.save, GGUF",
      run_convert},
-    {"merge-weights", "one model out of a sharded checkpoint", run_merge_weights},
-    {"merge-adapter", "a base model with an adapter folded into it", run_merge_adapter},
-    {"plan", "the memory of a run before it starts", run_plan},
+    {"merge-weights", "merge a sharded checkpoint into one model", run_merge_weights},
+    {"merge-adapter", "fold an adapter into its base model", run_merge_adapter},
+    {"plan", "show the memory of a run before it starts", run_plan},
     {"estimate-memory", "the same as plan", run_plan},
 };
 
@@ -86,7 +88,7 @@ std::string overview() {
     text += fmt::format("  strata {:<15} {}\n", command.name, command.summary);
   }
   text += fmt::format("  strata {:<15} {}\n\n", "--version", "the program's version");
-  return text + "strata COMMAND --help tells more.\n";
+  return text + "Run strata COMMAND --help for more.\n";
 }
 
 // Ranks above 0 that `strata launch` started are labelled by it.
@@ -115,11 +117,11 @@ std::string advice_for(const std::string& word) {
   constexpr const char* kTrain =
       "strata sft trains (dpo, orpo, cpo and reward from pairs of answers, kto from rated ones, "
       "classify from texts with labels), strata launch starts several ranks";
-  constexpr const char* kAsk = "strata chat answers (--prompt for one answer)";
+  constexpr const char* kAsk = "use strata chat (--prompt for one answer)";
   constexpr const char* kEvaluate =
-      "a run that evaluates alone is strata sft --eval_on_start --max_steps 1 --learning_rate 0 "
+      "to evaluate only, run strata sft --eval_on_start --max_steps 1 --learning_rate 0 "
       "--save_strategy no";
-  constexpr const char* kLaunch = "write strata launch in its place";
+  constexpr const char* kLaunch = "use strata launch instead";
   constexpr const char* kLeaveOut = "leave the word out: strata launch, strata sft and so on";
   static const std::map<std::string_view, const char*> kAdvice = {
       {"torchrun", kLaunch},
@@ -134,18 +136,18 @@ std::string advice_for(const std::string& word) {
       {"generate", kAsk},
       {"inference", kAsk},
       {"predict", kAsk},
-      {"serve", "nothing here serves; strata chat answers"},
+      {"serve", "there is no server; use strata chat"},
       {"eval", kEvaluate},
       {"evaluate", kEvaluate},
       {"merge",
-       "strata merge-adapter folds an adapter into its model, strata merge-weights makes "
-       "one model out of a sharded checkpoint"},
+       "strata merge-adapter folds an adapter into its model, strata merge-weights merges a "
+       "sharded checkpoint into one model"},
       {"export",
        "strata convert writes other formats, strata merge-adapter a model with its "
        "adapter"},
       {"quantize",
-       "strata convert --to bnb-4bit (or bnb-8bit) writes codes, --load_in_4bit makes "
-       "them while a model is loaded"},
+       "strata convert --to bnb-4bit (or bnb-8bit) writes quantised weights, --load_in_4bit "
+       "quantises while a model is loaded"},
       {"preprocess", "strata preview shows what a run would see of its data"},
       {"test", "strata selftest trains a few steps in several layouts"}};
   if (word.ends_with(".py")) return fmt::format("write strata launch {}", word);
@@ -240,7 +242,7 @@ int run(int argc, char** argv) {
   } catch (const std::system_error& error) {
     if (error.code() != std::errc::resource_unavailable_try_again) return fail(error.what(), 1);
     return fail(
-        "this process: found that the system starts no further thread, expected several for each "
+        "this process: found that the system starts no more threads, expected several for each "
         "rank; raise the limit of processes (ulimit -u, pids of the container), or start fewer",
         1);
   } catch (const std::exception& error) {

@@ -19,9 +19,9 @@ namespace strata::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: strata config [--config_file FILE]    asks questions and writes a file of accelerate\n"
+    "usage: strata config [--config_file FILE]    asks questions and writes an accelerate file\n"
     "       strata config show [sft] [flags]      every setting with its value and its origin\n"
-    "       strata config check FILE              judges a settings file of any kind\n"
+    "       strata config check FILE              checks a settings file of any kind\n"
     "       strata config default [--config_file FILE] [--mixed_precision P]\n"
     "                                             writes a file without questions\n"
     "       strata config update [--config_file FILE]\n"

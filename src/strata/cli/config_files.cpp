@@ -33,7 +33,7 @@ std::map<std::string, std::string> read_flags(const std::vector<std::string>& ar
     const bool is_flag = word.starts_with("-");
     if (!is_flag && !takes_value) {
       if (!file.empty()) {
-        throw ConfigError("strata config: found {} beside {}, expected one file; remove one", word,
+        throw ConfigError("strata config: found {} with {}, expected one file; remove one", word,
                           file);
       }
       file = word;

@@ -85,7 +85,7 @@ class Questionnaire {
     if (machines > 1) {
       Options ranks;
       for (int64_t i = 0; i < machines; ++i) ranks.push_back(std::to_string(i));
-      file_["machine_rank"] = prompt_.choose("Which number has this machine?", ranks);
+      file_["machine_rank"] = prompt_.choose("What is the number of this machine (from 0)?", ranks);
       file_["main_process_ip"] = prompt_.text("IP address of the machine with the main process?");
       file_["main_process_port"] =
           prompt_.integer("Port on which the machines meet?", std::nullopt, 1, 65535);
@@ -102,8 +102,7 @@ class Questionnaire {
 
   void ask_cpu() {
     if (type_ == "NO") {
-      file_["use_cpu"] =
-          prompt_.yes_no("Compute on the CPU only, even where there is a GPU?", false);
+      file_["use_cpu"] = prompt_.yes_no("Compute on the CPU only, even if there is a GPU?", false);
       return;
     }
     file_["use_cpu"] = type_ == "MULTI_CPU";
@@ -153,8 +152,8 @@ class Questionnaire {
     section["zero_stage"] = stage;
     if (stage >= 2) {
       const Options devices = {"none", "cpu", "nvme"};
-      const std::string optimizer = pick("Where does the optimizer state rest?", devices);
-      const std::string parameters = pick("Where do the parameters rest?", devices);
+      const std::string optimizer = pick("Where is the optimizer state kept?", devices);
+      const std::string parameters = pick("Where are the parameters kept?", devices);
       section["offload_optimizer_device"] = optimizer;
       section["offload_param_device"] = parameters;
       if (parameters == "nvme") {
@@ -191,7 +190,7 @@ class Questionnaire {
           prompt_.yes_no("Should parameters be sharded again after the forward pass?", true);
     }
     section["fsdp_offload_params"] =
-        prompt_.yes_no("Should parameters and gradients rest in host memory?", false);
+        prompt_.yes_no("Should parameters and gradients be kept in host memory?", false);
     ask_wrapping(section);
     if (is_first) {
       section["fsdp_backward_prefetch"] = pick("Which prefetch in the backward pass?",
@@ -206,27 +205,27 @@ class Questionnaire {
     section["fsdp_auto_wrap_policy"] = policy;
     if (policy == "SIZE_BASED_WRAP") {
       section["fsdp_min_num_params"] = prompt_.integer(
-          "From how many parameters on is a module a unit?", 100000000, 0, INT64_MAX);
+          "How many parameters must a unit have at least?", 100000000, 0, INT64_MAX);
     } else if (policy == "TRANSFORMER_BASED_WRAP" &&
                !prompt_.yes_no("Are the model's own blocks (`_no_split_modules`) the units?",
                                false)) {
       section["fsdp_transformer_layer_cls_to_wrap"] = prompt_.text(
-          "Class names of the units, with commas between (as LlamaDecoderLayer or T5Block)?");
+          "Class names of the units, separated by commas (such as LlamaDecoderLayer or T5Block)?");
     }
   }
 
   void ask_fsdp_state(Json& section, bool is_first) {
     section["fsdp_state_dict_type"] =
-        pick("Which form has a saved state?",
+        pick("Which form should saved states have?",
              is_first ? Options{"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"}
                       : Options{"SHARDED_STATE_DICT", "FULL_STATE_DICT"});
     if (is_first) {
       section["fsdp_forward_prefetch"] =
-          prompt_.yes_no("Should the next unit be gathered ahead in the forward pass?", false);
+          prompt_.yes_no("Should the next unit be gathered in advance in the forward pass?", false);
       section["fsdp_use_orig_params"] = prompt_.yes_no("Keep original parameters?", true);
     }
     const bool loads_on_one =
-        prompt_.yes_no("Should loading use little host memory (one copy a machine)?", true);
+        prompt_.yes_no("Should loading use little host memory (one copy per machine)?", true);
     section["fsdp_cpu_ram_efficient_loading"] = loads_on_one;
     if (is_first) {
       section["fsdp_sync_module_states"] =
@@ -244,7 +243,7 @@ class Questionnaire {
     section[prefix + "dp_replicate_size"] =
         prompt_.integer("How many copies of the model (data parallel)?", 1, 1);
     section[prefix + "dp_shard_size"] =
-        prompt_.integer("Over how many ranks is one sharded?", 1, 1);
+        prompt_.integer("Over how many ranks is each copy sharded?", 1, 1);
     section[prefix + "tp_size"] = prompt_.integer("Size of tensor parallelism (here: 1)?", 1, 1, 1);
     const int64_t sharers =
         prompt_.integer("How many ranks share the tokens of a row (context parallelism)?", 1, 1);
@@ -269,7 +268,7 @@ class Questionnaire {
 
   void ask_devices() {
     if (on_cpu() || (type_ != "NO" && type_ != "MULTI_GPU")) return;
-    file_["gpu_ids"] = prompt_.text("Which GPUs of this machine, as 0,1?", "all");
+    file_["gpu_ids"] = prompt_.text("Which GPUs of this machine (such as 0,1)?", "all");
     file_["enable_cpu_affinity"] =
         prompt_.yes_no("Should processes stay near their GPU's memory (NUMA)?", false);
   }

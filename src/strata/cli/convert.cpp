@@ -26,10 +26,8 @@ using checkpoint::ConvertOptions;
 using checkpoint::ConvertTarget;
 
 constexpr const char* kUsage =
-    "usage: strata convert PATH OUT --to TARGET [flags]\n"
-    "\n"
-    "PATH: whatever strata inspect reads. OUT: a new folder; of gguf a new file.\n"
-    "\n"
+    "usage: strata convert PATH OUT --to TARGET [flags]\n\n"
+    "PATH: whatever strata inspect reads. OUT: a new folder; for gguf a new file.\n\n"
     "TARGET:\n"
     "  safetensors                   a model or adapter folder as from_pretrained loads it\n"
     "  bin                           pytorch_model.bin; with an optimizer pytorch_model_fsdp.bin "
@@ -40,34 +38,31 @@ constexpr const char* kUsage =
     "  strata                        OUT/checkpoint-STEP, to be resumed with --output_dir OUT\n"
     "  bnb-4bit, bnb-8bit            a model folder whose linear layers bitsandbytes has "
     "quantised\n"
-    "  gguf                          a file that llama.cpp, Ollama and LM Studio run; of a LoRA "
+    "  gguf                          a file that llama.cpp, Ollama and LM Studio run; for a LoRA "
     "adapter\n"
-    "                                one that they load beside the base's (--lora)\n"
-    "  lora                          an adapter that began with pissa or olora as one of twice the "
-    "rank,\n"
+    "                                one that they load in addition to the base's (--lora)\n"
+    "  lora                          an adapter initialised with pissa or olora, as one of twice "
+    "the rank\n"
     "                                over the unchanged base\n"
     "  text-model                    the language model out of a model that also reads images or "
     "sound\n"
-    "                                (Gemma 3, Mistral Small 3, LLaVA)\n"
-    "\n"
+    "                                (Gemma 3, Mistral Small 3, LLaVA)\n\n"
     "flags:\n"
-    "  --base_model FOLDER           of lora, and of gguf from an adapter: instead of the base "
-    "that "
-    "the\n"
-    "                                adapter names; a name on the Hub, too\n"
+    "  --base_model FOLDER           for lora, and for gguf from an adapter: instead of the base "
+    "that the\n"
+    "                                adapter names; or a name on the Hub\n"
     "  --path_initial_model_for_weight_conversion FOLDER\n"
-    "                                of lora: the adapter before its first step (pissa_niter_N)\n"
+    "                                for lora: the adapter before its first step (pissa_niter_N)\n"
     "  --weights_only                leave the optimizer's state out\n"
-    "  --forget_base                 of an adapter: without the mark of the base it was trained "
+    "  --forget_base                 for an adapter: without the mark of the base it was trained "
     "on\n"
-    "  --dtype TYPE                  float32, bfloat16 or float16 for the weights; of gguf also "
+    "  --dtype TYPE                  float32, bfloat16 or float16 for the weights; for gguf also "
     "q8_0\n"
-    "  --max_shard_size SIZE         of safetensors files (default: 50GB)\n"
-    "\n"
-    "of bnb-4bit and bnb-8bit, as for training:\n"
+    "  --max_shard_size SIZE         of safetensors files (default: 50GB)\n\n"
+    "for bnb-4bit and bnb-8bit, as in training:\n"
     "  --bnb_4bit_quant_type TYPE    nf4 or fp4 (default: nf4)\n"
     "  --bnb_4bit_blocksize N        elements that share a scale (default: 64)\n"
-    "  --bnb_4bit_use_double_quant   quantise the scales, too\n"
+    "  --bnb_4bit_use_double_quant   also quantise the scales\n"
     "  --bnb_4bit_compute_dtype TYPE (default: float32)\n"
     "  --bnb_4bit_quant_storage TYPE the type under which codes are stored (default: uint8)\n"
     "  --llm_int8_threshold X        (default: 6.0)\n"
@@ -104,7 +99,7 @@ void refuse_flags_of_others(const FileFlags& flags) {
   const std::string to = flags.get("to");
   for (const auto& [name, targets] : kFlags) {
     if (!flags.has(name) || std::ranges::find(targets, to) != targets.end()) continue;
-    throw ConfigError("--{}: found beside --to {}, expected {} there; remove it", name, to,
+    throw ConfigError("--{}: found with --to {}, expected {} there; remove it", name, to,
                       fmt::join(targets, " or "));
   }
 }
@@ -137,8 +132,8 @@ std::unique_ptr<checkpoint::SavedState> open_start(const FileFlags& flags,
   const fs::path base = base_of(flags, adapter);
   if (checkpoint::is_quantized_folder(base)) {
     throw ConfigError(
-        "{}: found a quantised base, which took other codes when the adapter began, expected plain "
-        "weights; name the model it was made from with --base_model",
+        "{}: found a quantised base, which had other codes when the adapter was initialised, "
+        "expected plain weights; name the model it was made from with --base_model",
         base.string());
   }
   return checkpoint::open_saved_state(base);
@@ -200,16 +195,16 @@ void refuse_numbered_states(const checkpoint::SavedState& state, const fs::path&
   if (file.empty()) return;
   if (file == "optimizer.pt") {
     throw ConfigError(
-        "{}: found optimizer.pt, whose states have numbers, beside weights of torch.save, expected "
-        "transformers' checkpoint with model.safetensors or adapter_model.safetensors, by which "
-        "the numbers are known; make one with --to safetensors, copy optimizer.pt and "
+        "{}: found optimizer.pt, whose states are numbered, with weights of torch.save, expected "
+        "transformers' checkpoint with model.safetensors or adapter_model.safetensors, which tell "
+        "what the numbers mean; make one with --to safetensors, copy optimizer.pt and "
         "trainer_state.json into it and convert that, or pass --weights_only",
         folder.string());
   }
   throw ConfigError(
-      "{}: found {} as accelerate's save_state() writes it, whose states have numbers, "
-      "expected names of weights (FSDP's) or the folder of transformers' Trainer; pass "
-      "--weights_only, or use --to safetensors",
+      "{}: found {} as accelerate's save_state() writes it, whose states are numbered, expected "
+      "names of weights (FSDP's) or the folder of transformers' Trainer; pass --weights_only, or "
+      "use --to safetensors",
       folder.string(), file);
 }
 

@@ -52,15 +52,15 @@ int convert_to_gguf_file(const FileFlags& flags) {
   for (const char* flag : {"max_shard_size", "forget_base"}) {
     if (!flags.has(flag)) continue;
     throw ConfigError(
-        "--{}: found beside --to gguf, expected none there, where all is one file "
-        "without a mark of a base; remove it",
+        "--{}: found with --to gguf, which writes a single file without a mark of a base, expected "
+        "none; remove it",
         flag);
   }
   const checkpoint::GgufOptions options{.type = gguf_type(flags)};
   const auto state = checkpoint::open_saved_state(flags.paths[0]);
   if (state->is_adapter()) return convert_adapter(flags, *state, options);
   if (flags.has("base_model")) {
-    throw ConfigError("--base_model: found beside {}, a model, expected an adapter; remove it",
+    throw ConfigError("--base_model: found with {}, a model, expected an adapter; remove it",
                       flags.paths[0]);
   }
   tell_result(checkpoint::convert_to_gguf(*state, flags.paths[1], options), flags.paths[1]);

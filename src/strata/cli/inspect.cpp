@@ -27,12 +27,11 @@ constexpr const char* kUsage =
     "torch.distributed.checkpoint (or accelerate's, with pytorch_model_fsdp_0 in it), or a file "
     "of\n"
     "torch.save, or a GGUF file. Nothing in it is run.\n"
-    "  --verify   prove every checksum\n"
-    "  --repair   first bring to its end what a crash left half done there (a result on its way "
-    "into\n"
+    "  --verify   verify every checksum\n"
+    "  --repair   first complete what a crash left half done there (a result on its way into\n"
     "             place, a checkpoint that was being replaced), unless a run is writing there\n"
     "  --all      list every tensor, not just the first of each kind\n"
-    "  --json     the same for programs\n";
+    "  --json     print JSON\n";
 constexpr size_t kShown = 12;  // tensors of a kind
 
 std::string readable(uint64_t bytes) {
@@ -72,7 +71,8 @@ std::string resumable(const SavedState& state) {
   if (!state.facts().format.starts_with("Strata")) {
     if (const std::string file = checkpoint::numbered_states(state); !file.empty()) {
       return fmt::format(
-          "weights only: the states of {} have numbers for names, which nothing here explains",
+          "weights only: the states of {} are numbered, and nothing here says what the numbers "
+          "mean",
           file);
     }
     return state.has_optimizer() ? "after strata convert --to strata"
@@ -81,7 +81,7 @@ std::string resumable(const SavedState& state) {
   if (!state.has_optimizer()) return "no: it was saved without the optimizer (save_only_model)";
   std::string text = "--resume_from_checkpoint, any number of ranks and any sharding strategy";
   if (const auto rows = state.facts().rows_per_step) {
-    text += fmt::format(", {} a step (ranks x batch x accumulation)", counted(*rows, "row"));
+    text += fmt::format(", {} per step (ranks x batch x accumulation)", counted(*rows, "row"));
   }
   const std::string model = setting("model_name_or_path");
   if (!model.empty()) text += fmt::format(", model {}", model);

@@ -48,8 +48,9 @@ constexpr const char* kUsage =
 
 // While the other machines are waited for, which may be after ranks of this run have failed.
 constexpr const char* kStoppedWithoutRanks =
-    "\nstopped on request while no ranks ran: start it again (a run that has saved something goes "
-    "on with --resume_from_checkpoint true)\n";
+    "\n"
+    "stopped on request while no ranks ran: start it again (a run that has saved something "
+    "continues with --resume_from_checkpoint true)\n";
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -101,8 +102,8 @@ config::Settings settle_settings(const config::Sources& sources) {
 void warn_of_machine(const config::LaunchConfig& launch, const launch::MachineFacts& machine) {
   if (kHasCuda || launch.cpu || machine.num_devices == 0) return;
   print_warnings({fmt::format(
-      "cpu: found {} accelerator{} that this build does not use, it computes on the processors; "
-      "pass --cpu to say so",
+      "cpu: found {} accelerator{} that this build does not use, it computes on the CPU; pass "
+      "--cpu to say so",
       machine.num_devices, machine.num_devices == 1 ? "" : "s")});
 }
 
@@ -224,7 +225,7 @@ void tell_what_is_left(const config::RunConfig& config, int exit_code, double st
   if (saved.empty() && is_continued) saved = "true";
   if (!saved.empty() && !checkpoint::list(folder).empty()) {
     const fs::path newest = checkpoint::candidates(saved, folder).front();
-    tell("{}: {} is the newest checkpoint, go on from it with --resume_from_checkpoint {}\n",
+    tell("{}: {} is the newest checkpoint; continue from it with --resume_from_checkpoint {}\n",
          is_interrupted ? "interrupted" : "failed", newest.string(), saved);
   } else {
     tell("interrupted: this run has saved nothing yet\n");

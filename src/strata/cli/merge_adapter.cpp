@@ -18,16 +18,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "usage: strata merge-adapter ADAPTER OUT [flags]\n"
-    "\n"
-    "The base model with a LoRA, DoRA, VeRA or (IA)^3 adapter folded into its weights.\n"
-    "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n"
-    "\n"
+    "usage: strata merge-adapter ADAPTER OUT [flags]\n\n"
+    "Folds a LoRA, DoRA, VeRA or (IA)^3 adapter into the weights of its base model.\n"
+    "ADAPTER: a PEFT folder, or a checkpoint-N folder of a run with an adapter.\n\n"
     "flags:\n"
-    "  --base_model FOLDER           instead of the one that the adapter names; a name on the Hub, "
-    "too\n"
-    "  --dequantize                  of a base in 4 or 8 bits or MXFP4: write its decoded weights\n"
-    "                                (one in fp8 or integers is written so without it)\n"
+    "  --base_model FOLDER           instead of the one that the adapter names; or a name on the "
+    "Hub\n"
+    "  --dequantize                  for a base in 4 or 8 bits or MXFP4: write its decoded "
+    "weights\n"
+    "                                (fp8 and integers are always decoded)\n"
     "  --dtype TYPE                  float32, bfloat16 or float16 for the result; default: the "
     "base's\n"
     "  --max_shard_size SIZE         of safetensors files (default: 50GB)\n";

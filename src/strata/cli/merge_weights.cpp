@@ -15,10 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "usage: strata merge-weights CHECKPOINT OUT [flags]\n"
-    "\n"
-    "One model out of a sharded checkpoint: ours, or a folder of torch.distributed.checkpoint.\n"
-    "\n"
+    "usage: strata merge-weights CHECKPOINT OUT [flags]\n\n"
+    "Merges a sharded checkpoint, ours or a folder of torch.distributed.checkpoint, into one "
+    "model.\n\n"
     "flags:\n"
     "  --unsafe_serialization        pytorch_model.bin instead of model.safetensors\n"
     "  --remove_checkpoint_dir       remove CHECKPOINT afterwards\n";

@@ -20,8 +20,9 @@ namespace {
 constexpr const char* kUsage =
     "usage: strata plan [MODEL] [flags of strata launch and of its recipe] [flags of plan]\n"
     "       strata estimate-memory ...                              the same\n\n"
-    "What one rank of the run would hold, by kind and phase, without weights: config.json\n"
-    "suffices. A command line of strata launch works with `launch` replaced by `plan`. Exit code "
+    "Shows what one rank of the run would hold in memory, by kind and phase. Needs config.json, "
+    "no\n"
+    "weights. A command line of strata launch works with `launch` replaced by `plan`. Exit code "
     "1:\n"
     "it does not fit into --device_memory.\n";
 

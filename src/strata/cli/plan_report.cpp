@@ -107,7 +107,7 @@ std::string head(const config::RunConfig& config, const PlannedPlace& place,
   const std::string shared =
       plan.sequence_size == 1 ? "" : fmt::format(" shared by {} ranks", plan.sequence_size);
   text +=
-      fmt::format("micro-batch  {}, {}{}; {} an update; {}\n",
+      fmt::format("micro-batch  {}, {}{}; {} per update; {}\n",
                   counted(train.per_device_train_batch_size, "row"), counted(plan.tokens, "token"),
                   shared, counted(train.gradient_accumulation_steps, "micro-step"),
                   config.shard.gradient_checkpointing
@@ -163,7 +163,9 @@ std::string nearest(const config::RunConfig& config, const PlannedPlace& place) 
   for (size_t i = 0; text.empty() && i < all.size(); ++i) {
     for (size_t j = i + 1; j < all.size(); ++j) consider({&all[i], &all[j]});
   }
-  return text.empty() ? "  no one or two changes of settings fit; use many more ranks\n" : text;
+  return text.empty() ? "  no one or two changes of settings make it fit; use many more "
+                        "ranks\n"
+                      : text;
 }
 
 // Where what no setting makes smaller is too large; empty: it is not. Requires: place.available.
@@ -171,7 +173,7 @@ std::string too_small_for_runtime(const PlannedPlace& place, const train::RunPla
   const int64_t fixed = place.process_bytes + plan.scratch_bytes;
   if (fixed < *place.available) return "";
   return fmt::format(
-      "  nothing: {} {} before a model is there; use one with more memory, or correct "
+      "  nothing: {} {} before a model is loaded; use one with more memory, or correct "
       "--device_memory\n",
       place.is_cuda ? "CUDA's runtime takes" : "the program takes", memory::size_text(fixed));
 }
@@ -273,7 +275,7 @@ std::string elsewhere_lines(const memory::Amounts& amounts, const config::ShardC
 
 std::string wire_line(const comm::SentBytes& sent) {
   std::string text =
-      fmt::format("wire         {} sent by a rank in an update", memory::size_text(sent.total()));
+      fmt::format("wire         {} sent by a rank per update", memory::size_text(sent.total()));
   const std::pair<const char*, int64_t> groups[] = {{"inside its shard group", sent.shard},
                                                     {"between replicas", sent.replicate},
                                                     {"inside its part group", sent.part},

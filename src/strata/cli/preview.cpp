@@ -192,7 +192,7 @@ class PreviewMaker {
         fmt::format("{}, of which {} ({}) are trained", seen.tokens, seen.trained_tokens,
                     percent(static_cast<double>(seen.trained_tokens) /
                             static_cast<double>(std::max<int64_t>(seen.tokens, 1)))));
-    add("tokens of a row", fmt::format("{} to {}, {:.0f} in the mean", seen.shortest, seen.longest,
+    add("tokens of a row", fmt::format("{} to {}, {:.0f} on average", seen.shortest, seen.longest,
                                        static_cast<double>(seen.tokens) /
                                            static_cast<double>(std::max<int64_t>(seen.rows, 1))));
     if (config_.data.packing) {

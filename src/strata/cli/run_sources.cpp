@@ -191,8 +191,8 @@ std::string recipe_of(const std::string& program, bool is_module) {
   const std::string script = script_of(program, is_module);
   if (!is_recipe(script)) {
     throw ConfigError(
-        "{}: found an unknown recipe, expected {} or a script's name ending in .py; for a program "
-        "of your own add --no_python",
+        "{}: found an unknown recipe, expected {} or a script's name ending in .py; for your own "
+        "program add --no_python",
         program, config::recipe_commands());
   }
   const config::RecipeRow& recipe = recipe_for_script(script);

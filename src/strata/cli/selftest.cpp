@@ -28,10 +28,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
     "usage: strata selftest [launch flags] sft [flags]\n\n"
-    "Takes the words that follow `strata launch`. Runs a few steps on your own model, data and\n"
+    "Takes the arguments of `strata launch`. Runs a few steps on your own model, data and\n"
     "settings, as set, on one rank, with another gradient accumulation and with checkpointing\n"
-    "switched, always on the same rows: the losses must be the same. Writes nothing but below the\n"
-    "system's folder for temporary files. Exit code 0: they are the same; 1: they are not.\n";
+    "switched, always on the same rows: the losses must be the same. Writes only to the system's\n"
+    "folder for temporary files. Exit code 0: they are the same; 1: they are not.\n";
 
 // The first argument of a rank of the test: what it runs follows as JSON.
 constexpr const char* kRankFlag = "--rank";
@@ -142,8 +142,7 @@ int run_test(const Test& test) {
       train::self_test_losses(config) == config.preference.loss_type
           ? ""
           : fmt::format(
-                "; with the loss {}, because the one that is set is of answers that share a "
-                "batch",
+                "; with the loss {}, because the one that is set compares answers of a batch",
                 fmt::join(train::self_test_losses(config), " ")));
   fmt::print("  {:<15}{:>7}{:>12}{:>14}   {:<15}{:>10}   {}\n", "run", "ranks", "rows a rank",
              "accumulation", "checkpointing", "last loss", "loss and norm differ by");

@@ -59,8 +59,8 @@ SlurmRequest read_slurm_flags(const std::vector<config::Given>& given) {
 // `asked`: 0 when the flag of sbatch is not there; `known`: the launcher's number, 0 likewise.
 int agree(const char* flag, int asked, const char* setting, int known, const std::string& source) {
   if (asked > 0 && known > 0 && asked != known) {
-    throw ConfigError("--{}: found {} beside {} {} ({}), expected the same; remove one", flag,
-                      asked, setting, known, source);
+    throw ConfigError("--{}: found {} with {} {} ({}), expected the same; remove one", flag, asked,
+                      setting, known, source);
   }
   return asked > 0 ? asked : known;
 }
@@ -90,7 +90,7 @@ void settle_size(const config::SlurmConfig& slurm, const config::LaunchLine& lin
                           num_processes / job.num_nodes, settings.source_of("num_processes"));
   if (launch.cpu && slurm.gpus_per_node > 0) {
     throw ConfigError(
-        "--gpus_per_node: found {} beside use_cpu true ({}), expected one of them; remove one, or "
+        "--gpus_per_node: found {} with use_cpu true ({}), expected one of them; remove one, or "
         "say how many ranks with --num_processes",
         slurm.gpus_per_node, settings.source_of("use_cpu"));
   }
@@ -137,7 +137,7 @@ void require_replaceable(const std::string& path, const std::string& text, bool 
     return;
   }
   throw ConfigError(
-      "{}: found a file of another content, expected none; pass --overwrite or another --script",
+      "{}: found a file with other content, expected none; pass --overwrite or another --script",
       path);
 }
 

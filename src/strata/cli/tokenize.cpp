@@ -205,7 +205,7 @@ class TokenizeCommand {
       ids.push_back(id.get<int32_t>());
       if (has_token(ids.back())) continue;
       throw FormatError(
-          "{}: found id {}, which no token has, expected ids below {}; these ids are of another "
+          "{}: found id {}, which no token has, expected ids below {}; these ids belong to another "
           "tokenizer",
           where, ids.back(), tokenizer_->vocab_size());
     }
@@ -253,7 +253,7 @@ int run_tokenize(const std::vector<std::string>& arguments) {
     if (shows_escapes) text = visible(text);
     text += '\n';
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-      throw IoError("standard output: found an error while writing, expected room for the answers");
+      throw IoError("standard output: found an error while writing, expected room for the output");
     }
   }
   std::fflush(stdout);

@@ -135,7 +135,7 @@ std::string NcclWatch::problem() {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(taken).count();
   if (is_left_alone()) {
     return fmt::format(
-        "collective {} of rank {}: found it under way for {} s beside a rank of group {} that has "
+        "collective {} of rank {}: found it running for {} s although a rank of group {} has "
         "ended, expected every rank to take part; look at the first failing rank's message",
         running_.front().collective, watched_.rank, seconds, watched_.group);
   }

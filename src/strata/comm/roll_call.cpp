@@ -182,7 +182,7 @@ class RollCall {
     throw ConfigError(
         "rank {0}: found that {1} is rank {0} of this run, expected one process of that number; "
         "give each rank a RANK of its own; where one has failed, or a launcher has changed the "
-        "number of ranks, start all of them anew",
+        "number of ranks, restart all of them",
         options_.rank, process_of(found));
   }
 

@@ -20,8 +20,10 @@ int count_device_ids(std::string_view list, std::string_view subject) {
     const size_t comma = std::min(rest.find(','), rest.size());
     const std::string_view id = rest.substr(0, comma);
     if (!names_device(id)) {
-      throw ConfigError("{}: found \"{}\" in \"{}\", expected numbers of devices, as 0,1", subject,
-                        id, list);
+      throw ConfigError(
+          "{}: found \"{}\" in \"{}\", expected numbers of devices, such as "
+          "0,1",
+          subject, id, list);
     }
     if (!seen.insert(id).second) {
       throw ConfigError("{}: found {} twice in \"{}\", expected every device once", subject, id,

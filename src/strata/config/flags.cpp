@@ -94,7 +94,7 @@ class FlagParser {
     if (known != parsed_.given.end() && !given.setting->repeatable) {
       if (known->value.items != given.value.items) {
         parsed_.warnings.push_back(
-            fmt::format("{}: found {} after {} {}, the same setting; the last counts",
+            fmt::format("{}: found {} after {} {}, the same setting; the last one wins",
                         given.origin.source, fmt::join(given.value.items, " "),
                         known->origin.source, fmt::join(known->value.items, " ")));
       }
@@ -211,7 +211,7 @@ void refuse_other_dash(const std::string& word) {
   refuse_other_dash(word);
   std::string advice;
   if (is_settings_file(word)) {
-    advice = "; a settings file stands before all flags, or behind --config";
+    advice = "; a settings file comes before all flags, or after --config";
   } else if (const size_t equals = word.find('=');
              equals != std::string::npos && find_setting(word.substr(0, equals)) != nullptr) {
     advice = "; write --" + word;

@@ -11,10 +11,10 @@ namespace strata::config {
 namespace {
 
 constexpr std::string_view kMixture =
-    "name the sets in dataset_name with commas between, their shares in dataset_weights";
+    "name the data sets in dataset_name, separated by commas, and their shares in dataset_weights";
 constexpr std::string_view kSlices = "take slices: splits \"train[:95%],train[95%:]\"";
 constexpr std::string_view kSelfChosen = "remove it: config.json and the tokenizer's files say it";
-constexpr std::string_view kHubToken = "set HF_TOKEN, which no file of the run repeats";
+constexpr std::string_view kHubToken = "set HF_TOKEN, which is written to no file of the run";
 constexpr std::string_view kKernels = "remove it: the device decides";
 constexpr std::string_view kAnswers =
     "use assistant_only_loss or completion_only_loss, which find the answers without it";
@@ -26,8 +26,8 @@ constexpr std::string_view kMachines = "start strata launch on each machine, or 
 constexpr std::string_view kReference =
     "remove it: the reference is the model that training starts from, no other";
 constexpr std::string_view kNoTeacher = "remove it: nothing is distilled here";
-constexpr std::string_view kAdapterFile = "remove it: the adapter's file says it by itself";
-constexpr std::string_view kNoMegatron = "remove it: layers stay on one rank";
+constexpr std::string_view kAdapterFile = "remove it: the adapter's file says it";
+constexpr std::string_view kNoMegatron = "remove it: layers are not split across ranks";
 constexpr std::string_view kMetrics = "remove it: metrics go to metrics.jsonl in output_dir";
 
 constexpr ForeignName kNames[] = {
@@ -54,7 +54,7 @@ constexpr ForeignName kNames[] = {
      "pairs of answers are learnt by the recipe dpo (strata dpo) or, without a reference, by orpo "
      "and cpo (also SimPO), rated ones by kto (strata kto)"},
     {"accelerate_config", "config_file",
-     "name a file: strata launch --config_file FILE before the recipe (of TRL's zero3 the file "
+     "name a file: strata launch --config_file FILE before the recipe (for TRL's zero3 the file "
      "zero3.yaml)"},
     {"gamma_beta_ratio", "simpo_gamma", "use simpo_gamma, which is gamma_beta_ratio times beta"},
     {"max_prompt_length", "max_length"},
@@ -124,8 +124,8 @@ constexpr ForeignName kNames[] = {
     {"micro_batch_size", "per_device_train_batch_size"},
     {"optimizer", "optim"},
     {"unfrozen_parameters", "",
-     "no setting trains a part of the base alone; lora_modules_to_save trains modules whole beside "
-     "an adapter"},
+     "no setting trains only a part of the base; lora_modules_to_save fully trains modules in "
+     "addition to an adapter"},
     {"lr_scheduler", "lr_scheduler_type"},
     {"rl_beta", "beta"},
     {"orpo_alpha", "beta"},
@@ -164,11 +164,11 @@ constexpr ForeignName kNames[] = {
     {"strict", "", "remove it: unknown keys are always errors"},
     // LLaMA-Factory
     {"stage", "recipe",
-     "remove it: the command's name says it (strata sft, dpo, orpo, cpo, kto or, of rm, reward)"},
+     "remove it: the command's name says it (strata sft, dpo, orpo, cpo, kto or, for rm, reward)"},
     {"pref_beta", "beta"},
     {"pref_loss", "loss_type"},
     {"pref_ftx", "loss_weights",
-     "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,FTX; of the "
+     "add the loss of the chosen answers: loss_type sigmoid,sft with loss_weights 1,FTX; in the "
      "recipe cpo it is cpo_alpha"},
     {"dpo_label_smoothing", "label_smoothing"},
     {"kto_chosen_weight", "desirable_weight"},

@@ -16,7 +16,7 @@ constexpr std::string_view kWarmup = "use {} with warmup_steps";
 constexpr std::string_view kBestPrecision =
     "use true; a processor without bf16 computes in fp32, and the run says so";
 constexpr std::string_view kNoSuchRule =
-    "it is not supported in this version; adamw_torch_fused is the rule that most guides take";
+    "it is not supported in this version; adamw_torch_fused is the one that most guides use";
 
 constexpr ForeignValue kValues[] = {
     {"lr_scheduler_type", "wsd", "warmup_stable_decay", kDecay},
@@ -99,8 +99,8 @@ constexpr ForeignValue kValues[] = {
     {"packing", "bfd_split", "true", "use true with packing_strategy bfd_split"},
     {"packing", "wrapped", "true", "use true with packing_strategy wrapped"},
     {"lora_bias", "none", "false", "use false, or leave it out; bias none is another setting"},
-    {"lora_bias", "all", "", "which biases train is said by bias all"},
-    {"lora_bias", "lora_only", "", "which biases train is said by bias lora_only"},
+    {"lora_bias", "all", "", "use bias all to train biases"},
+    {"lora_bias", "lora_only", "", "use bias lora_only to train biases"},
     {"bias", "lora", "lora_only"},
     {"bias", "true", "all"},
     {"bias", "false", "none"},

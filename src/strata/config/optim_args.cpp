@@ -32,8 +32,8 @@ class Reader {
     const bool is_known = key == "momentum" || key == "dampening" || key == "nesterov";
     if (equals == pair.npos || !is_known) {
       throw ConfigError(
-          "{}: found \"{}\", expected momentum=M, dampening=D or nesterov=true, with commas "
-          "between; correct it{}",
+          "{}: found \"{}\", expected momentum=M, dampening=D or nesterov=true, separated by "
+          "commas; correct it{}",
           subject_, pair,
           key == "weight_decay" ? ", and give weight_decay as the setting of that name" : "");
     }

@@ -25,10 +25,11 @@ RecipeRow sft() {
 RecipeRow seq2seq() {
   return {.name = "seq2seq",
           .command = "seq2seq",
-          .summary = "fine-tune a model with encoder and decoder (T5) on pairs of texts",
+          .summary = "fine-tune an encoder-decoder model (T5, BART) on pairs of texts",
           .description =
-              "Fine-tunes a model with encoder and decoder (T5) on pairs of texts. Flags take "
-              "hyphens or\nunderscores; those with \"seq2seq:\" below are this recipe's own.\n",
+              "Fine-tunes an encoder-decoder model (T5, BART) on pairs of texts. Flags take "
+              "hyphens or\n"
+              "underscores; those with \"seq2seq:\" below are this recipe's own.\n",
           .has_encoder = true,
           .task_type = "SEQ_2_SEQ_LM",
           .script_parts = {"seq2seq", "run_translation", "run_summarization"},
@@ -124,12 +125,13 @@ RecipeRow cpo() {
 RecipeRow kto() {
   return {.name = "kto",
           .command = "kto",
-          .summary = "fine-tune on answers that are desirable or not",
+          .summary = "fine-tune on answers rated as desirable or not",
           .description =
-              "Fine-tunes a causal language model on answers of which each is desirable or not "
-              "(Kahneman-\nTversky optimisation). The reference is the model that training starts "
-              "from. Flags take\nhyphens or underscores; those with \"kto:\" below are this "
-              "recipe's own.\n",
+              "Fine-tunes a causal language model on answers that are each rated as desirable or "
+              "not\n"
+              "(Kahneman-Tversky optimisation). The reference is the model that training starts "
+              "from. Flags take\n"
+              "hyphens or underscores; those with \"kto:\" below are this recipe's own.\n",
           .reads_ratings = true,
           .label = "KTO",
           .script_words = {"kto"},
@@ -145,11 +147,13 @@ RecipeRow kto() {
 RecipeRow reward() {
   return {.name = "reward",
           .command = "reward",
-          .summary = "train a model that gives texts a reward, on pairs of answers",
+          .summary = "train a reward model on pairs of answers",
           .description =
               "Trains a reward model on pairs of answers, one preferred to the other: a causal "
-              "language model\nwith a head of one number in place of its output layer. Flags take "
-              "hyphens or underscores;\nthose with \"reward:\" below are this recipe's own.\n",
+              "language model\n"
+              "with a head of one number instead of its output layer. Flags take hyphens or "
+              "underscores;\n"
+              "those with \"reward:\" below are this recipe's own.\n",
           .reads_pairs = true,
           .gives_rewards = true,
           .task_type = "SEQ_CLS",
@@ -164,12 +168,15 @@ RecipeRow classify() {
   return {
       .name = "classify",
       .command = "classify",
-      .summary = "train a model that tells which label a text has",
+      .summary = "train a model that classifies texts or pairs of texts",
       .description =
           "Trains a model that classifies texts, or pairs of texts: an encoder (BERT, RoBERTa, "
-          "XLM-RoBERTa,\nDistilBERT) or a causal language model, with a head of a row for each "
-          "label in place of what\npredicts tokens. Flags take hyphens or underscores; those "
-          "with \"classify:\" below are this\nrecipe's own.\n",
+          "XLM-RoBERTa,\n"
+          "DistilBERT) or a causal language model, with a head that has a row for each label "
+          "instead of an\n"
+          "output layer. Flags take hyphens or underscores; those with \"classify:\" below are "
+          "this\n"
+          "recipe's own.\n",
       .reads_labels = true,
       .task_type = "SEQ_CLS",
       .label = "text classification",

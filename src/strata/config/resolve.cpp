@@ -143,7 +143,7 @@ void require_model(const Settings& settings) {
   }
   if (!config.model.model_name_or_path.empty() && !config.model.config_name.empty()) {
     throw ConfigError(
-        "config_name: found beside model_name_or_path ({}), expected one of them; remove one",
+        "config_name: found with model_name_or_path ({}), expected one of them; remove one",
         settings.source_of("model_name_or_path"));
   }
 }

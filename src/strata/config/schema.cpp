@@ -182,7 +182,7 @@ Json settings_schema() {
     }
     properties[std::string(setting.name)] = std::move(property);
   }
-  properties["<<"] = {{"description", "mappings whose keys are taken where they are not here"},
+  properties["<<"] = {{"description", "mappings whose keys are used where they are not set here"},
                       {"type", {"object", "array"}}};
   unsupported["-"] = {{"description", "hyphens stand for underscores"}};
   return {{"$schema", "http://json-schema.org/draft-07/schema#"},

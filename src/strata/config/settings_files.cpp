@@ -56,7 +56,7 @@ bool is_own_key(const Setting& setting) { return setting.name != "config"; }
 
 // For a file of accelerate or a section of it.
 std::string advice_for_accelerate(const std::string& key, bool (*accept)(const Setting&)) {
-  if (find_setting(key)) return "give it as a flag or in a file of --config";
+  if (find_setting(key)) return "pass it as a flag or in a file of --config";
   const auto near = closest_setting(key, accept);
   return near ? "did you mean " + *near + "?" : "remove it";
 }
@@ -65,9 +65,8 @@ std::string advice_for(const std::string& key, bool (*accept)(const Setting&)) {
   if (accept != is_own_key) return advice_for_accelerate(key, accept);
   const std::string advice = unknown_advice(key, accept);
   // Not "remove it": what the key asks for would not happen.
-  return advice.empty()
-             ? "no setting here is like it, see docs/guide/settings.md (strata config docs)"
-             : advice;
+  return advice.empty() ? "no setting is similar; see docs/guide/settings.md (strata config docs)"
+                        : advice;
 }
 
 [[noreturn]] void throw_unknown(const std::string& place, const std::string& key,
@@ -81,7 +80,7 @@ struct UnknownKey {
   bool holds_settings = false;  // a section, of which other programs have some
 
   std::string advice(bool (*accept)(const Setting&)) const {
-    return holds_settings ? "write the settings in it without it, at the first level"
+    return holds_settings ? "write its settings without it, at the top level"
                           : advice_for(key, accept);
   }
 };
@@ -112,7 +111,7 @@ void reject_second_name(const std::vector<Given>& given, const Setting& setting,
                         const std::string& key, const std::string& place) {
   for (const Given& other : given) {
     if (other.setting != &setting) continue;
-    throw ConfigError("{}: found \"{}\" beside {}, which sets the same, expected one; remove one",
+    throw ConfigError("{}: found \"{}\" with {}, which sets the same, expected one; remove one",
                       place, key, other.origin.source);
   }
 }

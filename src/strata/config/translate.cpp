@@ -37,7 +37,7 @@ void require_one_precision(Merge& merge) {
   if (!bf16) return merge.add(make_given("bf16", "false", implied_by(fp16)));
   if (canonical_text(*bf16) != "true") return;
   if (bf16->origin.rank == fp16.origin.rank) {
-    throw ConfigError("{}: found beside {}, expected one of them; remove one", named_source(fp16),
+    throw ConfigError("{}: found with {}, expected one of them; remove one", named_source(fp16),
                       named_source(*bf16));
   }
   const bool fp16_wins = fp16.origin.rank > bf16->origin.rank;
@@ -60,7 +60,7 @@ void translate_zero_stage(Merge& merge) {
     const bool is_of_fsdp =
         type && canonical_text(*type) == "FSDP" && type->origin.rank == given->origin.rank;
     if (is_of_fsdp && merge.text("use_deepspeed") != "true") {
-      throw ConfigError("{}: found beside {} FSDP, expected FSDP or DeepSpeed; remove one",
+      throw ConfigError("{}: found with {} FSDP, expected FSDP or DeepSpeed; remove one",
                         named_source(*given), type->origin.source);
     }
     const int stage = canonical_text(*given)[0] - '0';
@@ -74,7 +74,7 @@ void translate_distribution(Merge& merge) {
   const Given* fsdp = merge.text("use_fsdp") == "true" ? merge.find("use_fsdp") : nullptr;
   const Given* multi_gpu = merge.text("multi_gpu") == "true" ? merge.find("multi_gpu") : nullptr;
   if (fsdp && multi_gpu && fsdp->origin.rank == multi_gpu->origin.rank) {
-    throw ConfigError("{}: found beside {}, expected one of them; remove one", named_source(*fsdp),
+    throw ConfigError("{}: found with {}, expected one of them; remove one", named_source(*fsdp),
                       named_source(*multi_gpu));
   }
   if (fsdp && !(multi_gpu && multi_gpu->origin.rank > fsdp->origin.rank)) return;
@@ -117,7 +117,7 @@ void translate_context_parallelism(Merge& merge) {
   const Given* sequence = merge.find("parallelism_config_sp_size");
   if (!context || given_sharers(merge) != context) return;
   if (sequence && canonical_text(*sequence) != "1") {
-    throw ConfigError("{}: found {} beside {} {}, expected one of them; remove one",
+    throw ConfigError("{}: found {} with {} {}, expected one of them; remove one",
                       named_source(*context), canonical_text(*context), named_source(*sequence),
                       canonical_text(*sequence));
   }
@@ -238,8 +238,7 @@ void translate_splits(Merge& merge) {
   if (!first) return;
   if (const Given* splits = merge.find("splits")) {
     throw ConfigError(
-        "splits: found {} ({}) beside {}, expected one way to name the splits; "
-        "remove one",
+        "splits: found {} ({}) with {}, expected one way to name the splits; remove one",
         canonical_text(*splits), named_source(*splits), named_source(*first));
   }
   merge.add(make_given(
@@ -255,8 +254,7 @@ void translate_lora(Merge& merge) {
     const Given* peft = merge.find("use_peft");
     if (peft && canonical_text(*peft) == "true") {
       throw ConfigError(
-          "{}: found beside {}, expected one of them (their LoRA defaults differ); "
-          "remove one",
+          "{}: found with {}, expected one of them (their LoRA defaults differ); remove one",
           named_source(*lora), named_source(*peft));
     }
     const Given given = *lora;
@@ -280,7 +278,7 @@ void translate_lora(Merge& merge) {
     const Given given = *adapter;
     const Given* peft = merge.find("use_peft");
     if (peft && canonical_text(*peft) == "false") {
-      throw ConfigError("{}: found beside {} false, expected LoRA to be on; remove one",
+      throw ConfigError("{}: found with {} false, expected LoRA to be on; remove one",
                         named_source(given), named_source(*peft));
     }
     merge.add(make_given("use_peft", "true", implied_by(given)));

@@ -104,7 +104,7 @@ void take_every_n_layers(const Json& value, const std::string& place) {
   if (every == 1) return;
   if (every > 1) {
     throw ConfigError(
-        "{}: found {}, expected 1; to recompute a part of the layers use "
+        "{}: found {}, expected 1; to recompute some of the layers use "
         "gradient_checkpointing_layers N (the first N)",
         place, value.dump());
   }

@@ -156,14 +156,13 @@ size_t line_of_refused_tab(const std::string& text, const YAML::Exception& error
                                 const std::string& name) {
   if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
     throw ConfigError(
-        "{}:{}: found a quote that is not closed, expected the same quote behind the text; close "
-        "it",
+        "{}:{}: found a quote that is not closed, expected the same quote after the text; close it",
         name, line_of_open_quote(text));
   }
   if (const size_t tab = line_of_refused_tab(text, error); tab > 0) {
     throw ConfigError(
-        "{}:{}: found a tab at the beginning of the line, expected spaces, which alone indent in "
-        "YAML; write spaces in its place",
+        "{}:{}: found a tab at the beginning of the line, expected spaces, as YAML indents with "
+        "nothing else; write spaces instead",
         name, tab);
   }
   throw ConfigError("{}:{}:{}: found text that is not YAML ({}), expected a mapping of settings",
@@ -210,7 +209,7 @@ YAML::Node parse_yaml_mapping(const std::string& text, const std::string& name) 
   const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
   if (!root || root.IsNull()) {
     throw ConfigError(
-        "{}: found no settings (an empty file, or comments alone), expected lines of \"key: "
+        "{}: found no settings (an empty file, or only comments), expected lines of \"key: "
         "value\"; write some, or name another file",
         name);
   }
@@ -241,8 +240,8 @@ std::vector<YAML::Node> merged_mappings(const YAML::Node& value, const std::stri
   for (const YAML::Node& mapping : mappings) {
     if (mapping.IsMap()) continue;
     throw ConfigError(
-        "{}: found \"<<\" before what is no mapping, expected the name of one (*name) or a list of "
-        "such names; define it as &name",
+        "{}: found \"<<\" before something that is no mapping, expected the name of one (*name) or "
+        "a list of such names; define it as &name",
         place);
   }
   return mappings;
@@ -285,8 +284,7 @@ void visit_keys(const YAML::Node& mapping, const std::string& file, const KeyVis
       if (values.at(key).is(value)) return;  // one mapping, by two ways
       throw ConfigError(
           "{}: found \"{}\" in two mappings of one \"<<\" (also at {}), expected it in one of "
-          "them; "
-          "write it beside the \"<<\"",
+          "them; write it next to the \"<<\"",
           place, key, first->second);
     }
     values.emplace(key, value);
@@ -348,7 +346,7 @@ static void refuse_octal(const YAML::Node& node, const std::string& place) {
   if (node.Tag() == "!" || !std::regex_match(node.Scalar(), kOctal)) return;
   throw ConfigError(
       "{}: found {}, which the reference's YAML reads as an octal number, expected one without a "
-      "leading 0; leave the 0 away, or quote what is no number",
+      "leading 0; drop the 0, or quote what is no number",
       place, node.Scalar());
 }
 

@@ -200,7 +200,7 @@ std::vector<std::string> find_mistakes(const Inspection& inspection,
   if (inspection.no_end > 0) {
     const bool everywhere = inspection.no_end + inspection.masked == inspection.documents;
     lines.push_back(fmt::format(
-        "no end token is trained in {}{}: a model that never learns to end goes on for ever",
+        "no end token is trained in {}{}: a model that never learns to stop generates forever",
         of_documents(inspection.no_end),
         everywhere ? "" : " (cut at max_length, or another end than the others)"));
   }

@@ -14,8 +14,8 @@ namespace {
 void check_answer_options(const PrepareOptions& options, const char* what) {
   if (options.max_length == 1) {
     throw ConfigError(
-        "max_length: found 1, expected at least 2 for {} (a token of an answer and one in front of "
-        "it), or none",
+        "max_length: found 1, expected at least 2 for {} (a token of an answer and one before it), "
+        "or none",
         what);
   }
   const auto refuse = [what](bool is_set, const char* setting) {
@@ -34,8 +34,8 @@ void check_preference_options(const PrepareOptions& options) {
   if (options.preference->are_rewarded) {
     if (options.long_rows == "drop") return;
     throw ConfigError(
-        "long_rows: found {} with documents that get a reward, expected drop: of a part of one it "
-        "would be another",
+        "long_rows: found {} with documents that get a reward, expected drop: a part of one would "
+        "get another reward",
         options.long_rows);
   }
   const std::string& mode = options.preference->truncation_mode;

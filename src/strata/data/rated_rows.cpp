@@ -97,9 +97,8 @@ void RatedRows::require_room(const Example& row) const {
   const auto size = static_cast<int64_t>(row.ids.size());
   if (size <= kMaxRowTokens) return;
   throw FormatError(
-      "{}: found {} tokens in a rated answer and another one behind its prompt, expected at most "
-      "{} "
-      "in both; set max_length to at most {}, or take a loss without the divergence "
+      "{}: found {} tokens in a rated answer and another one after its prompt, expected at most {} "
+      "in both; set max_length to at most {}, or use a loss without the divergence "
       "(apo_zero_unpaired)",
       options_.subject, size, kMaxRowTokens, kMaxRowTokens / 2);
 }

@@ -106,20 +106,20 @@ void require_model_that_answers(const hf::ModelFolder& folder, const fs::path& a
   }
   if (models::has_encoder(folder.config())) {
     throw ConfigError(
-        "{}: found a model with encoder and decoder, expected a causal language model; evaluate it "
-        "with strata seq2seq --predict_with_generate",
+        "{}: found an encoder-decoder model, expected a causal language model; evaluate it with "
+        "strata seq2seq --predict_with_generate",
         folder.path().string());
   }
   if (models::is_encoder(folder.config())) {
     throw ConfigError(
-        "{}: found an encoder, which predicts no tokens, expected a causal language model; read "
-        "what it tells with transformers' AutoModelForSequenceClassification",
+        "{}: found an encoder, which predicts no tokens, expected a causal language model; use it "
+        "with transformers' AutoModelForSequenceClassification",
         folder.path().string());
   }
   if (const std::string name = models::token_classifier(folder.config()); !name.empty()) {
     throw ConfigError(
-        "{}: found {}, whose head tells labels of tokens, expected a model that predicts them; "
-        "read what it tells with transformers' AutoModelForTokenClassification",
+        "{}: found {}, whose head labels tokens, expected a model that predicts them; use it with "
+        "transformers' AutoModelForTokenClassification",
         folder.path().string(), name);
   }
   if (const int64_t labels = models::num_labels(folder.config()); labels > 0) {
@@ -186,7 +186,7 @@ ModelPaths find_model(const LoadOptions& options) {
   if (!hf::is_adapter_folder(model)) return {model, options.adapter};
   if (!options.adapter.empty()) {
     throw ConfigError(
-        "model_name_or_path: found an adapter in {}, expected a base model beside "
+        "model_name_or_path: found an adapter in {}, expected a base model with "
         "--adapter_name_or_path; name one adapter only",
         model.string());
   }
@@ -238,7 +238,7 @@ void LoadedModel::note_template(const std::string& name, const fs::path& folder)
   if (is_used == is_there) return;
   const std::string first = tokenizer_folder_.string();
   notes_.push_back(
-      is_used ? fmt::format("{} is asked in the chat template of {}: {} has none", name, first,
+      is_used ? fmt::format("{} uses the chat template of {}: {} has none", name, first,
                             folder.string())
               : fmt::format("the chat template of {} is not used: the first adapter's tokenizer, "
                             "that of {}, has none; name --adapter {} first",
@@ -359,7 +359,7 @@ int64_t LoadedModel::num_virtual_tokens() const {
 std::string LoadedModel::text_limit_note() const {
   const int64_t in_front = num_virtual_tokens();
   if (in_front == 0) return "(max_position_embeddings)";
-  return fmt::format("beside {} virtual token{} (max_position_embeddings is {})", in_front,
+  return fmt::format("in addition to {} virtual token{} (max_position_embeddings is {})", in_front,
                      in_front == 1 ? "" : "s", model_->max_position_embeddings());
 }
 

@@ -32,8 +32,8 @@ std::map<std::string, std::string> read_weight_map(const fs::path& index) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
       throw FormatError(
-          "{}: tensor {}: found the file {}, expected the name of a file beside the "
-          "index; correct the index",
+          "{}: tensor {}: found the file {}, expected the name of a file next to the index; "
+          "correct the index",
           index.string(), quote_json(tensor), dump_python(file, -1));
     }
     weight_map.emplace(tensor, name);

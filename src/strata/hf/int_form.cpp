@@ -135,7 +135,7 @@ IntScheme scheme_of_group(const std::string& prefix, const Json& weights) {
   if (!is_known) refuse("strategy", "group or channel");
   if (strategy == "channel") scheme.group = kWholeRow;
   if (strategy == "group" && scheme.group == kWholeRow) {
-    refuse("group_size", "a positive whole number beside the strategy group");
+    refuse("group_size", "a positive whole number with the strategy group");
   }
   return scheme;
 }

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
                   *shards.begin(), kModelIndexFile);
   }
   throw IoError(
-      "{}: found neither {} nor {}, expected one of them beside config.json; check the path",
+      "{}: found neither {} nor {}, expected one of them next to config.json; check the path",
       folder.string(), kModelWeightsFile, kModelIndexFile);
 }
 
@@ -77,7 +77,7 @@ ModelFolder::ModelFolder(const fs::path& path) : path_(path) {
   } else if (!is_adapter_ && fs::exists(path / kModelIndexFile)) {
     open_indexed(path / kModelIndexFile);
   } else if (is_adapter_ && !fs::exists(path / "adapter_model.bin")) {
-    throw IoError("{}: found no {}, expected it beside {}; check the path", path.string(),
+    throw IoError("{}: found no {}, expected it next to {}; check the path", path.string(),
                   kAdapterWeightsFile, kAdapterConfigFile);
   } else {
     throw_no_weights(path);

@@ -43,8 +43,10 @@ class Reader {
 
   int required(const char* name, const char* beside) const {
     if (auto value = number(name)) return *value;
-    throw ConfigError("{}: found nothing beside {}, expected a whole number; set it, or unset {}",
-                      name, beside, beside);
+    throw ConfigError(
+        "{}: found nothing although {} is set, expected a whole number; set it, or "
+        "unset {}",
+        name, beside, beside);
   }
 
  private:
@@ -72,8 +74,8 @@ RankEnvironment from_torchrun(const Reader& reader) {
     for (const char* name : {"MASTER_ADDR", "MASTER_PORT"}) {
       if (reader.has(name)) continue;
       throw ConfigError(
-          "{}: found nothing beside WORLD_SIZE {}, expected where rank 0 listens; "
-          "start with strata launch, torchrun or srun",
+          "{}: found nothing although WORLD_SIZE is {}, expected where rank 0 listens; start with "
+          "strata launch, torchrun or srun",
           name, found.world_size);
     }
   }

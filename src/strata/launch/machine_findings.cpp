@@ -65,7 +65,7 @@ class Judge {
     }
     if (cpu.quota_cores > 0 && cpu.quota_cores < cpu.num_usable - 0.01) {
       add(Severity::kWarning,
-          "cpu quota: found {:g} cores for this container beside {} in sight, expected the same; "
+          "cpu quota: found {:g} cores for this container of {} that it sees, expected the same; "
           "set num_cpu_threads_per_process so that all ranks together have {:g} threads, or they "
           "are throttled",
           cpu.quota_cores, cpu.num_usable, cpu.quota_cores);
@@ -101,8 +101,8 @@ class Judge {
   void judge_accelerators() {
     if (uses_accelerators_ || report_.accelerators.empty()) return;
     add(Severity::kWarning,
-        "accelerators: found {}, which this build does not use (it computes on the processors); "
-        "pass --cpu to say so",
+        "accelerators: found {}, which this build does not use (it computes on the CPU); pass "
+        "--cpu to say so",
         report_.accelerators.size());
   }
 
@@ -185,7 +185,7 @@ class Judge {
         network.addresses, [](const NetworkAddress& a) { return a.is_up && !a.is_loopback; });
     if (!reaches_others) {
       add(Severity::kNote,
-          "network: found no address beside loopback; runs on this machine alone work, runs on "
+          "network: found no address except loopback; runs on this machine alone work, runs on "
           "several do not");
     }
     const bool resolves_to_itself =

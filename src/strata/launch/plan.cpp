@@ -61,7 +61,9 @@ std::optional<ReservedPort> settle_port(const config::LaunchConfig& config) {
   std::optional<ReservedPort> port = reserve_port(number, /*listens=*/!config.no_python);
   if (port) return port;
   if (number == 0) {
-    throw IoError("main_process_port: found no free port, expected one; wait for others to end");
+    throw IoError(
+        "main_process_port: found no free port, expected one; wait until other programs "
+        "end");
   }
   throw ConfigError(
       "main_process_port: found {} in use, expected a free port; choose another, or 0 for a free "
@@ -117,7 +119,7 @@ void require_reachable(const config::LaunchConfig& config) {
 [[noreturn]] void refuse_tee(const std::string& text, const std::string& why) {
   throw ConfigError(
       "tee: found \"{}\"{}, expected 0 to 3 (1: output, 2: errors, 3: both) or LOCAL_RANK:NUMBER "
-      "with commas between, as 0:1,1:3",
+      "separated by commas, such as 0:1,1:3",
       text, why);
 }
 

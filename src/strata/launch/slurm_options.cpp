@@ -106,8 +106,8 @@ void require_slurm_options(const config::SlurmConfig& slurm) {
   if (!slurm.time.empty()) require_time(slurm);
   if (!slurm.mem.empty() && !is_slurm_memory(slurm.mem)) {
     throw ConfigError(
-        "--mem: found \"{}\", expected a whole number with K, M, G or T behind it (none: M), or 0 "
-        "for all of a machine; write it like 200G",
+        "--mem: found \"{}\", expected a whole number followed by K, M, G or T (none: M), or 0 for "
+        "all of a machine; write it like 200G",
         slurm.mem);
   }
   require_container(slurm);

@@ -233,7 +233,7 @@ void require_skip_modules(Model& model, const SkipModules& skip_modules) {
         std::ranges::any_of(paths, [&](const std::string& path) { return skipped.contains(path); });
     if (is_meant) continue;
     throw ConfigError(
-        "llm_int8_skip_modules: found \"{}\", which means none of this model's modules, expected "
+        "llm_int8_skip_modules: found \"{}\", which matches none of this model's modules, expected "
         "some of {}; correct or remove it",
         entry, fmt::join(names, ", "));
   }

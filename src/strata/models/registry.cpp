@@ -69,7 +69,7 @@ bool expert_rows_are_outputs(const Json& config) {
   const auto family = families().find(type);
   if (family != families().end()) return !family->second.experts_are_transposed;
   throw ConfigError(
-      "config.json: found model_type \"{}\" beside branches of experts, expected the family of the "
+      "config.json: found model_type \"{}\" with branches of experts, expected the family of the "
       "base, which says how it holds them; add config.json to the base",
       type);
 }
@@ -114,7 +114,7 @@ std::unique_ptr<Model> create_model(const Json& config, const ModelOptions& opti
   if (is_decoder && !ConfigReader(config).boolean("is_causal", true)) {
     throw ConfigError(
         "config.json: found is_causal = False, expected True; use a checkpoint of a model whose "
-        "tokens see those before them alone");
+        "tokens see only earlier ones");
   }
   refuse_own_layers(config, type);
   open_vector_math();

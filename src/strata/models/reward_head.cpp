@@ -38,8 +38,9 @@ void give_head(Json& config, const std::vector<std::string>& names, std::string_
   const std::string name = classifier_of(type);
   if (name.empty()) {
     throw ConfigError(
-        "model_name_or_path: found model_type \"{}\" for the recipe {}, expected a family whose "
-        "models of whole texts are known here; choose one of those of docs/guide/preferences.md",
+        "model_name_or_path: found model_type \"{}\" for the recipe {}, expected a family that "
+        "reward models and classifiers can be made of; choose one of those in "
+        "docs/guide/preferences.md",
         type, recipe);
   }
   config["architectures"] = Json::array({name});

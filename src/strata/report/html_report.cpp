@@ -223,12 +223,20 @@ std::string loss_curve_page(const ReportData& data) {
   body += machine_cards(data, charts);
   body += settings(data);
   return fmt::format(
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, "
-      "initial-scale=1\">\n<title>{0}</title>\n"
-      "<style>{1}</style>\n</head>\n<body>\n<main>\n{2}<footer>Written by Strata. The numbers are "
-      "in "
-      "metrics.jsonl beside this page.</footer>\n</main>\n{3}</body>\n</html>\n",
+      "<!doctype html>\n"
+      "<html lang=\"en\">\n"
+      "<head>\n"
+      "<meta charset=\"utf-8\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<title>{0}</title>\n"
+      "<style>{1}</style>\n"
+      "</head>\n"
+      "<body>\n"
+      "<main>\n"
+      "{2}<footer>Written by Strata. The numbers are in metrics.jsonl next to this page.</footer>\n"
+      "</main>\n"
+      "{3}</body>\n"
+      "</html>\n",
       escape_html(data.title), kPageStyle, body, charts.script());
 }
 

@@ -28,7 +28,7 @@ std::vector<std::string> template_warnings(const config::DataConfig& config,
   if (!marks.empty()) {
     lines.push_back(fmt::format(
         "{} writes {}, which this tokenizer does not know as one token: the model gets the pieces; "
-        "take a template that fits the tokenizer, or one that brings its tokens along "
+        "use a template that fits the tokenizer, or one that brings its tokens along "
         "(--chat_template_format chatml, or a folder as --chat_template_path)",
         source.name, fmt::join(marks, ", ")));
   }
@@ -59,7 +59,7 @@ std::vector<std::string> idle_settings(const config::RunConfig& run, const Vocab
   if (config.dataset_text_field != config::DataConfig().dataset_text_field &&
       sets.train.stats().num_text_fields == 0) {
     lines.emplace_back(
-        "dataset_text_field: has no effect; no row of the training data is made of that column");
+        "dataset_text_field: has no effect; no row of the training data uses that column");
   }
   const bool is_known = vocabulary.num_old_rows > 0;  // else nobody knows whether it grows
   if (is_known && vocabulary.num_rows == vocabulary.num_old_rows) {
@@ -91,7 +91,7 @@ std::vector<std::string> conversation_warnings(const text::TemplateSource& sourc
   std::vector<std::string> lines;
   for (const auto& [name, texts] : set.stats().hidden_texts) {
     lines.push_back(
-        fmt::format("{}{} leaves out {}: the model never sees them; take a template that shows "
+        fmt::format("{}{} leaves out {}: the model never sees them; use a template that shows "
                     "them, or give the messages a role that it knows",
                     prefix, source.name, with_places(name, texts)));
   }
@@ -209,7 +209,7 @@ std::vector<LengthLimit> length_limits(const config::RunConfig& config, const Mo
   limits.push_back(
       {positions,
        fmt::format("model's {}{}", model.positions_key,
-                   config.lora.num_virtual_tokens == 0 ? "" : " behind virtual tokens")});
+                   config.lora.num_virtual_tokens == 0 ? "" : " after virtual tokens")});
   return limits;
 }
 
@@ -297,14 +297,13 @@ std::vector<std::string> describe_losses(const data::DatasetStats& stats,
                         : config.recipe == "sft" && stats.unused_columns.contains("label")
                             ? ", strata kto learns from answers whose label is true or false"
                             : "";
-    lines.push_back(fmt::format(
-        "data: columns that nothing is made of: {}; --dataset_columns maps other names{}",
-        fmt::join(columns, ", "), other));
+    lines.push_back(
+        fmt::format("data: columns without use: {}; --dataset_columns maps other names{}",
+                    fmt::join(columns, ", "), other));
   }
   if (stats.num_split_prompts > 0) {
     lines.push_back(
-        fmt::format("data: {} prompts do not end at a token border of prompt + "
-                    "completion",
+        fmt::format("data: {} prompts do not end at a token boundary of prompt + completion",
                     stats.num_split_prompts));
   }
   return lines;

@@ -86,14 +86,14 @@ void require_one_kind(const Datasets& datasets) {
     if (train == eval) continue;
     throw FormatError(
         "label_column_name: found {} in the rows of the evaluation, expected {} as in those of the "
-        "training; give both the same labels, or say with --do_regression what they are",
+        "training; give both the same labels, or set --do_regression",
         describe(eval), describe(train));
   }
 }
 
 void require_kind_of_task(const config::ClassifyConfig& settings) {
   if (settings.task_name.empty() || settings.problem != LabelProblem::kLabels) return;
-  throw FormatError("task_name: found lists of labels beside {}, expected classes; remove it",
+  throw FormatError("task_name: found lists of labels with {}, expected classes; remove it",
                     settings.task_name);
 }
 
@@ -131,7 +131,7 @@ std::vector<std::string> labels_in(const Datasets& datasets, std::vector<std::st
       names.push_back(label.name);
       notes.push_back(fmt::format(
           "warning: label \"{}\" is that of {} of the evaluation alone (the first: {}): nothing "
-          "teaches it, and the head tells it all the same",
+          "teaches it, but the head has a row for it",
           label.name, counted(label.count, "row"), label.first));
     }
   }
@@ -167,8 +167,7 @@ void require_several(const config::RunConfig& config, const Datasets& datasets) 
   const data::SeenLabel& only = trained.front();
   throw ConfigError(
       "label_column_name: found the label \"{}\" alone in the training rows (the first: {}), "
-      "expected two classes at least; name their column with --label_column_name, or take more "
-      "rows",
+      "expected two classes at least; name their column with --label_column_name, or use more rows",
       only.name, only.first);
 }
 
@@ -204,8 +203,8 @@ void tell_of_other_names(const config::RunConfig& config, const std::vector<std:
       own == names || (own == models::plain_label_names(count) && are_numbers_below(names, count));
   if (own.size() != names.size() || are_called_alike) return;
   notes.push_back(
-      fmt::format("warning: the head that training starts from tells {} and goes on as one of {}: "
-                  "its rows stand for these in this order; call the labels as it does where they "
+      fmt::format("warning: the head that training starts from predicts {} and continues as one of "
+                  "{}: its rows stand for these in this order; name the labels as it does if they "
                   "are the same",
                   shown(own), shown(names)));
 }
@@ -216,8 +215,8 @@ void require_labels_of_adapter(const config::RunConfig& config,
   const bool is_continued = !config.model.adapter_name_or_path.empty();
   if (!is_continued || own.empty() || own.size() == names.size()) return;
   throw ConfigError(
-      "adapter_name_or_path: found an adapter whose head tells {} ({}) for {} ({}), expected as "
-      "many; fold it into its base (strata merge-adapter) and go on from that with "
+      "adapter_name_or_path: found an adapter whose head predicts {} ({}) for {} ({}), expected as "
+      "many; fold it into its base (strata merge-adapter) and continue from that with "
       "--ignore_mismatched_sizes",
       counted(static_cast<int64_t>(own.size()), "label"), shown(own),
       counted(static_cast<int64_t>(names.size()), "label"), shown(names));
@@ -293,8 +292,8 @@ bool give_labels(const config::ClassifyConfig& settings, Json& model_config) {
   const bool is_new = own.size() != names.size();
   if (is_new && !own.empty() && !settings.ignore_mismatched_sizes) {
     throw ConfigError(
-        "model_name_or_path: found a model whose head tells {} ({}) for {} ({}), expected as many; "
-        "add --ignore_mismatched_sizes to give it a new head",
+        "model_name_or_path: found a model whose head predicts {} ({}) for {} ({}), expected as "
+        "many; add --ignore_mismatched_sizes to give it a new head",
         counted(static_cast<int64_t>(own.size()), "label"), shown(own),
         counted(static_cast<int64_t>(names.size()), "label"), shown(names));
   }

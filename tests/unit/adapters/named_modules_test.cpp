@@ -35,7 +35,7 @@ TEST(NamedModules, EachNameThatMeansNothingIsRefused) {
       {[](O& o) {
          o.target_modules = {"q_proj", "k_porj"};
        },
-       "target_modules: found \"k_porj\", which means none of this model's modules"},
+       "target_modules: found \"k_porj\", which matches none of this model's modules"},
       {[](O& o) { o.exclude_modules = {"q_prj"}; }, "exclude_modules: found \"q_prj\""},
       {[](O& o) { o.exclude_pattern = "q_proj"; }, "exclude_modules: found \"q_proj\""},
       {[](O& o) {
@@ -54,7 +54,7 @@ TEST(NamedModules, EachNameThatMeansNothingIsRefused) {
          o.layers_to_transform = {0};
          o.layers_pattern = {"blocks"};
        },
-       "layers_pattern: found \"blocks\", behind which this model has no number"},
+       "layers_pattern: found \"blocks\", after which this model has no number"},
       {[](O& o) {
          o.method = Method::kIa3;
          o.feedforward_modules = {{"down_proj"}};

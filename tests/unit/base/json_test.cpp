@@ -121,10 +121,10 @@ TEST(ParseJson, ErrorsCarryLineAndColumn) {
 TEST(ParseJson, OtherFormsOfJsonGetAdvice) {
   for (const char* text :
        {"{\"a\": 1, // one\n}", "{\n/* a */\n}", "{\"a\": 1}\n# end", "[1, // one\n2]"}) {
-    EXPECT_THAT(error_of(text), EndsWith("; JSON has no comments: take it out")) << text;
+    EXPECT_THAT(error_of(text), EndsWith("; JSON has no comments: remove it")) << text;
   }
   for (const char* text : {"{\"a\": 1,\n}", "[1, ]", "[{\"a\": 1},]"}) {
-    EXPECT_THAT(error_of(text), EndsWith("; JSON has no comma behind the last entry: take it out"))
+    EXPECT_THAT(error_of(text), EndsWith("; JSON has no comma after the last entry: remove it"))
         << text;
   }
   for (const char* text : {"[1 2]", "{]", "[}", "{\"a\": ]"}) {

@@ -47,8 +47,9 @@ void expect_mended(const TemporaryFolder& folder) {
 TEST(Repair, ANewRunFinishesWhatAnEarlierOneLeft) {
   const TemporaryFolder folder;
   fill(folder);
-  EXPECT_THAT(finish_interrupted(folder.path()),
-              ElementsAre(HasSubstr("now they are"), HasSubstr("checkpoint-5: a crash came")));
+  EXPECT_THAT(
+      finish_interrupted(folder.path()),
+      ElementsAre(HasSubstr("now they are"), HasSubstr("checkpoint-5: it was being replaced")));
   expect_mended(folder);
   EXPECT_THAT(finish_interrupted(folder.path()), IsEmpty());
 }

@@ -175,7 +175,7 @@ TEST_F(SettingsFiles, AccelerateErrorsNameFileAndLine) {
       {"distributed_type: FSDP\nlearning_rate: 5\n", ":2: found the unknown key \"learning_rate\""},
       {"distributed_type: FSDP\nfsdp_config:\n  fsdp_cpu_ram_efficient_loading: true\n"
        "  fsdp_sync_module_states: false\n",
-       ":4 (fsdp_sync_module_states): found false beside fsdp_cpu_ram_efficient_loading true"},
+       ":4 (fsdp_sync_module_states): found false with fsdp_cpu_ram_efficient_loading true"},
   };
   for (const Row& row : table) {
     const std::string file = write("fsdp.yaml", row.text);

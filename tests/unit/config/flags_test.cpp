@@ -133,8 +133,8 @@ TEST(Flags, WrongOnesAreNamed) {
        "--evalstrategy: found an unknown flag, expected a known one; did you mean "
        "--eval_strategy?"},
       {{"--token", "hf_x"},
-       "--token: found an unknown flag, expected a known one; set HF_TOKEN, which no file of the "
-       "run repeats"},
+       "--token: found an unknown flag, expected a known one; set HF_TOKEN, which is written to no "
+       "file of the run"},
       {{"--keep_linebreaks", "true"},
        "--keep_linebreaks: found an unknown flag, expected a known one; remove it: each line of a "
        "text file is a row, which ends with the end-of-sequence token"},
@@ -145,7 +145,7 @@ TEST(Flags, WrongOnesAreNamed) {
        "reference is the model that training starts from, no other"},
       {{"--max_completion_length", "8"},
        "--max_completion_length: found \"8\", expected none; not supported in this version (use "
-       "max_length, of a prompt with its answer)"},
+       "max_length, which covers prompt and answer)"},
       {{"--reference_free"}, "--reference_free: found \"true\", expected false; not supported"},
       {{"--seed", "99999999999999999999"},
        "--seed: found \"99999999999999999999\", expected an integer of at least 0; it is at most "
@@ -188,7 +188,7 @@ TEST(Flags, WrongOnesAreNamed) {
        "fsdp_sharding_strategy: found FULL_SHARD (--zero_stage) and SHARD_GRAD_OP"},
       {{"--dp_shard_size", "2", "--zero_stage", "0"}, "found 2 with NO_SHARD"},
       {{"--limit_all_gathers", "0"}, "expected one of true, false, or an integer in [1, 1048576]"},
-      {{"--fp16", "--bf16", "true"}, "--fp16: found beside --bf16, expected one of them"},
+      {{"--fp16", "--bf16", "true"}, "--fp16: found with --bf16, expected one of them"},
       {{"--fp16", "--param_dtype", "bf16"},
        "--param_dtype: found bfloat16 with fp16 (--fp16), expected float16"},
       {{"--activation_checkpointing", "none", "--fsdp_activation_checkpointing", "true"},
@@ -209,7 +209,7 @@ TEST(Flags, WrongOnesAreNamed) {
        "--label_smoothing_factor: found 0.1 with peft_type PROMPT_TUNING, expected 0"},
       {{"--load_in_4bit"}, "--load_in_4bit: found without an adapter, expected one"},
       {{"--load_in_4bit", "--load_in_8bit", "--use_peft"},
-       "--load_in_4bit: found beside --load_in_8bit, expected one of them"},
+       "--load_in_4bit: found with --load_in_8bit, expected one of them"},
       {{"--load_in_4bit", "--use_peft", "--bnb_4bit_blocksize", "96"},
        "--bnb_4bit_blocksize: found 96, expected a power of two from 32 to 4096"},
       {{"--num_processes", "2"},
@@ -222,10 +222,10 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--feedforward_modules", "down_proj"}, "--feedforward_modules: found without use_peft"},
       {{"--peft_type", "IA3"}, "--peft_type: found without use_peft"},
       {{"--use_peft", "--init_lora_weights", "eva"},
-       "--init_lora_weights: found eva, whose first values come from activations of the data, "
-       "which is not built, expected true, "},
+       "--init_lora_weights: found eva, whose initial values come from activations of the data "
+       "and which is not supported, expected true, "},
       {{"--warmup_ratio", "0.1", "--warmup_steps", "5"},
-       "--warmup_ratio: found 0.1 beside --warmup_steps 5, expected one kind of warm-up; remove "
+       "--warmup_ratio: found 0.1 with --warmup_steps 5, expected one kind of warm-up; remove "
        "one"},
       {{"--eval_strategy", "epoch", "--splits", "train"},
        "--eval_strategy: found an evaluation without a test split in splits (train), expected two "
@@ -239,7 +239,7 @@ TEST(Flags, WrongOnesAreNamed) {
       {{"--lr_scheduler_kwargs", "[1]"},
        "--lr_scheduler_kwargs: found [1], expected a JSON object like {\"num_cycles\": 2}"},
       {{"--use_peft", "--use_peft_lora"},
-       "--use_peft_lora: found beside --use_peft, expected one of them (their LoRA defaults "
+       "--use_peft_lora: found with --use_peft, expected one of them (their LoRA defaults "
        "differ); remove one"},
       {{"--no_packing"},
        "--no_packing: found an unknown flag, expected a known one; write --packing false, which it "
@@ -343,7 +343,7 @@ TEST(ReportTo, IsHonouredNamedOrRefused) {
   EXPECT_THAT(warnings_of({"--logging_dir", "l"}),
               ElementsAre("--logging_dir: has no effect; report_to is not tensorboard"));
   EXPECT_THAT(error_of({"--report_to", "tensorbord"}), HasSubstr("did you mean tensorboard?"));
-  EXPECT_THAT(error_of({"--report_to", "none,wandb"}), HasSubstr("found none beside wandb"));
+  EXPECT_THAT(error_of({"--report_to", "none,wandb"}), HasSubstr("found none with wandb"));
 }
 
 TEST(LaunchLine, SplitsAtTheProgramsName) {
@@ -408,7 +408,7 @@ TEST(CommandFlags, WordsMayStandAnywhere) {
   }
   EXPECT_THAT(
       read({"--all", "--all=false"}).own.warnings,
-      ElementsAre("--all: found false after --all true, the same setting; the last counts"));
+      ElementsAre("--all: found false after --all true, the same setting; the last one wins"));
   EXPECT_THROW(read({"\u2013all"}), ConfigError);
   EXPECT_THROW(read({"--to"}), ConfigError);
 }

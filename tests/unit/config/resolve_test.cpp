@@ -112,7 +112,7 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
        ":2: found the unknown key \"learning_rat\", expected a known setting; did you mean "
        "learning_rate?"},
       {"seed: 1\nseed: 2\n", ":2: found \"seed\" twice"},
-      {"max_length: 1\nmax_seq_length: 2\n", ":2: found \"max_seq_length\" beside "},
+      {"max_length: 1\nmax_seq_length: 2\n", ":2: found \"max_seq_length\" with "},
       {"\n\nseed: one\n", ":3 (seed): found \"one\", expected an integer of at least 0"},
       {"seed: [1, 2]\n", ":1 (seed): found a list (1, 2), expected an integer of at least 0"},
       {"max_length: 0\n",
@@ -125,7 +125,7 @@ TEST_F(SettingsFiles, OwnYamlErrorsNameFileAndLine) {
        ":1 (optim): found \"lomo\", expected one of adamw_torch_fused, adamw_torch, "
        "adamw_bnb_8bit"},
       {"packing: maybe\n", ":1 (packing): found \"maybe\", expected true or false"},
-      {"", ": found no settings (an empty file, or comments alone), expected lines of "},
+      {"", ": found no settings (an empty file, or only comments), expected lines of "},
       {"# seed: 1\n\n", ": found no settings"},
       {"\n---\nnull\n", ": found no settings"},
       {"output_dir: a \"b\"\nseed: 1\noutput_dir: \"out\npacking: true\n",
@@ -241,7 +241,7 @@ TEST(Sharding, PrefetchBesideOneUnitAtATimeIsSaid) {
     return resolve({.flags = flags}).warnings;
   };
   constexpr const char* kReason =
-      ": has no effect; fsdp_limit_all_gathers is 1: no unit is gathered beside another";
+      ": has no effect; fsdp_limit_all_gathers is 1: only one unit is gathered at a time";
   for (const char* strategy : {"FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"}) {
     EXPECT_THAT(warnings({"--fsdp_sharding_strategy", strategy, "--fsdp_backward_prefetch",
                           "BACKWARD_PRE", "--fsdp_forward_prefetch", "true"}),
@@ -264,7 +264,7 @@ TEST(Offload, WhatHasNoEffectIsSaid) {
       warnings({"--offload_param_nvme_path", "/d"}),
       ElementsAre("--offload_param_nvme_path: has no effect; offload_param_device is none"));
   EXPECT_THAT(warnings({"--sub_group_size", "5"}),
-              ElementsAre(HasSubstr("nothing rests in files")));
+              ElementsAre(HasSubstr("nothing is kept in files")));
   EXPECT_THAT(warnings({"--activation_offloading", "--activation_offloading_path", "/d"}),
               ElementsAre("--activation_offloading_path: has no effect; activation_offloading is "
                           "true"));
@@ -272,7 +272,7 @@ TEST(Offload, WhatHasNoEffectIsSaid) {
                         "--aio_queue_depth", "5"}),
               IsEmpty());
   EXPECT_THAT(warnings({"--aio_queue_depth", "5"}),
-              ElementsAre(HasSubstr("nothing rests in files")));
+              ElementsAre(HasSubstr("nothing is kept in files")));
   EXPECT_THAT(warnings({"--offload_optimizer_device", "nvme", "--offload_optimizer_nvme_path", "/d",
                         "--sub_group_size", "5", "--aio_block_size", "4096"}),
               IsEmpty());
@@ -316,7 +316,7 @@ TEST_F(SettingsFiles, KeywordsOfCheckpointingAreSettings) {
   const std::string kwargs = "--activation_checkpointing_kwargs";
   EXPECT_EQ(error_of({kwargs, R"({"every_n_layers": 2})"}),
             kwargs +
-                ".every_n_layers: found 2, expected 1; to recompute a part of the layers use "
+                ".every_n_layers: found 2, expected 1; to recompute some of the layers use "
                 "gradient_checkpointing_layers N (the first N)");
   EXPECT_EQ(error_of({kwargs, R"({"every_n_layers": 0})"}),
             kwargs + ".every_n_layers: found 0, expected a whole number of at least 1");

@@ -130,7 +130,7 @@ TEST_F(RatedRowsTest, TwoDocumentsThatAreTooLongTogetherAreTold) {
   EXPECT_THAT(
       strata::testing::message_of<FormatError>([&] { rated.add(answer(kMaxRowTokens / 2 + 1)); }),
       ::testing::HasSubstr(
-          "train split: found 16777217 tokens in a rated answer and another one behind its prompt, "
+          "train split: found 16777217 tokens in a rated answer and another one after its prompt, "
           "expected at most 16777216 in both; set max_length to at most 8388608"));
 }
 

@@ -149,7 +149,7 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("c.json", "[{\"a\": 1},\n 7]"), HasSubstr("c.json:2: found a number"));
   EXPECT_THAT(error_of("d.json", "[{\"a\": 1},\n{\"a\": 2"), HasSubstr("d.json:2: found the end"));
   EXPECT_THAT(error_of("e.json", "[{\"a\": 1},\n]"),
-              HasSubstr("e.json:2: found a comma behind the last row"));
+              HasSubstr("e.json:2: found a comma after the last row"));
   EXPECT_THAT(error_of("f.json", "[{\"a\": 1}]\n x"), HasSubstr("after the array"));
   EXPECT_THAT(error_of("python.jsonl", "{'a': 'b'}\n"),
               HasSubstr("single quotes are Python's: write each row with json.dumps"));
@@ -189,8 +189,8 @@ TEST(LoadSplit, NamesFileAndLineOfABadRow) {
   EXPECT_THAT(error_of("n.csv", "a\nx\n\xff\n"), HasSubstr("n.csv:3: found bytes"));
   EXPECT_THAT(error_of("o.txt", "x\n\xc3(\n"), HasSubstr("o.txt:2: found bytes"));
   EXPECT_THAT(error_of("p.jsonl", "{\"a\": \"\xff\"}\n"), HasSubstr("p.jsonl:1:"));
-  EXPECT_THAT(error_of("q.jsonl.gz", "{}"), HasSubstr("take the ending .gz off its name"));
-  EXPECT_THAT(error_of("r.jsonl.zst", "[{}]"), HasSubstr("take the ending .zst off its name"));
+  EXPECT_THAT(error_of("q.jsonl.gz", "{}"), HasSubstr("remove the ending .gz from its name"));
+  EXPECT_THAT(error_of("r.jsonl.zst", "[{}]"), HasSubstr("remove the ending .zst from its name"));
   EXPECT_THAT(error_of("q.csv.gz", "a,b\n"), HasSubstr("q.csv.gz: found"));
   EXPECT_THAT(error_of("w.jsonl", "\x1f\x8b\b"), HasSubstr("found a gzip file (by its first"));
   EXPECT_THAT(error_of("x.csv", "PK\x03\x04"), HasSubstr("a table of a spreadsheet as .csv"));
@@ -259,7 +259,7 @@ TEST(LoadSplit, SaysWhichSeparatorItFound) {
   };
   EXPECT_THAT(error_of("text;n\na, b;1\n"),
               AllOf(HasSubstr("a.csv:1: found \"text;n\" as the only column"),
-                    HasSubstr("with commas in the place of semicolons")));
+                    HasSubstr("with commas instead of semicolons")));
   EXPECT_THAT(error_of("text\tn\na\t1\n"), HasSubstr("a name that ends with .tsv"));
 }
 

@@ -147,10 +147,10 @@ TEST_F(GenerateTest, SaysWhichTextsFit) {
   for (const Row& row :
        {Row{0, "found 32 tokens, expected fewer than 32 (max_position_embeddings); shorten it"},
         Row{1,
-            "found 31 tokens, expected fewer than 31 beside 1 virtual token "
+            "found 31 tokens, expected fewer than 31 in addition to 1 virtual token "
             "(max_position_embeddings is 32); shorten it"},
         Row{20,
-            "found 12 tokens, expected fewer than 12 beside 20 virtual tokens "
+            "found 12 tokens, expected fewer than 12 in addition to 20 virtual tokens "
             "(max_position_embeddings is 32); shorten it"}}) {
     LoadOptions options{.model = folder_.path()};
     if (row.in_front > 0) {

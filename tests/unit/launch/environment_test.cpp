@@ -104,8 +104,9 @@ TEST(RankEnvironment, EveryKindOfMpi) {
     variables.erase(names.size);
     EXPECT_EQ(
         error_of(variables),
-        fmt::format("{}: found nothing beside {}, expected a whole number; set it, or unset {}",
-                    names.size, names.rank, names.rank));
+        fmt::format(
+            "{}: found nothing although {} is set, expected a whole number; set it, or unset {}",
+            names.size, names.rank, names.rank));
   }
 }
 
@@ -137,7 +138,8 @@ TEST(RankEnvironment, TheInnermostLauncherDecides) {
 
 TEST(RankEnvironment, WrongSlurmVariablesAreErrors) {
   const Variables step = {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "3"}};
-  EXPECT_THAT(error_of(step), HasSubstr("SLURM_LOCALID: found nothing beside SLURM_PROCID"));
+  EXPECT_THAT(error_of(step),
+              HasSubstr("SLURM_LOCALID: found nothing although SLURM_PROCID is set"));
   Variables outside = step;
   outside["SLURM_LOCALID"] = "1";
   outside["SLURM_PROCID"] = "2";
@@ -180,8 +182,10 @@ TEST(RankEnvironment, NumbersOfJobsInAFederation) {
 }
 
 TEST(RankEnvironment, InconsistentVariablesAreErrors) {
-  EXPECT_THAT(error_of({{"RANK", "1"}}), HasSubstr("WORLD_SIZE: found nothing beside RANK"));
-  EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}), HasSubstr("RANK: found nothing beside WORLD_SIZE"));
+  EXPECT_THAT(error_of({{"RANK", "1"}}),
+              HasSubstr("WORLD_SIZE: found nothing although RANK is set"));
+  EXPECT_THAT(error_of({{"WORLD_SIZE", "2"}}),
+              HasSubstr("RANK: found nothing although WORLD_SIZE is set"));
   EXPECT_THAT(error_of({{"RANK", "x"}, {"WORLD_SIZE", "2"}}),
               HasSubstr("RANK: found \"x\", expected a whole number"));
   EXPECT_THAT(error_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("MASTER_ADDR: "));

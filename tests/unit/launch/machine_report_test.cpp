@@ -150,7 +150,7 @@ TEST(Findings, EachOfItsCause) {
       {[](MachineReport& r) { r.cpu.features.clear(); }, Severity::kWarning, "found no avx2"},
       {[](MachineReport& r) { r.cpu.has_bf16 = false; }, Severity::kNote, "found no avx512_bf16"},
       {[](MachineReport& r) { r.cpu.quota_cores = 2.5; }, Severity::kWarning,
-       "found 2.5 cores for this container beside 8 in sight"},
+       "found 2.5 cores for this container of 8 that it sees"},
       {[](MachineReport& r) { r.environment["OMP_NUM_THREADS"] = "9"; }, Severity::kWarning,
        "found 9 with 8 usable cores"},
       {[](MachineReport& r) { r.memory.limit_bytes = 4ull << 30; }, Severity::kNote,
@@ -185,7 +185,7 @@ TEST(Findings, EachOfItsCause) {
       {[](MachineReport& r) { r.network.host_addresses = {"127.0.1.1"}; }, Severity::kNote,
        "host resolves to 127.0.1.1 here"},
       {[](MachineReport& r) { r.network.addresses.clear(); }, Severity::kNote,
-       "found no address beside loopback"},
+       "found no address except loopback"},
       {[](MachineReport& r) { r.environment["GLOO_SOCKET_IFNAME"] = "ib0"; }, Severity::kError,
        "GLOO_SOCKET_IFNAME: found ib0, expected an interface with an address (eth0)"},
   };

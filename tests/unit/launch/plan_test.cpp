@@ -100,7 +100,7 @@ TEST(LaunchPlan, DevicesAreCheckedAndHandedOn) {
       environment_of(plan_of({.num_processes = 2, .gpu_ids = "3,1"})).at("CUDA_VISIBLE_DEVICES"),
       "3,1");
   EXPECT_EQ(error_of({.gpu_ids = "0,x"}),
-            "gpu_ids: found \"x\" in \"0,x\", expected numbers of devices, as 0,1");
+            "gpu_ids: found \"x\" in \"0,x\", expected numbers of devices, such as 0,1");
   EXPECT_THAT(error_of({.gpu_ids = "0,,1"}), HasSubstr("found \"\" in \"0,,1\""));
   EXPECT_THAT(error_of({.gpu_ids = "1,2,1"}), HasSubstr("gpu_ids: found 1 twice"));
   EXPECT_THAT(error_of({.num_processes = 3, .gpu_ids = "0,1"}),

@@ -365,8 +365,9 @@ INSTANTIATE_TEST_SUITE_P(Phases, Stopping,
                                            StoppingCase{"writing the result", 0, true},
                                            StoppingCase{"training", 60000, true},
                                            StoppingCase{"evaluating", 60000, true},
-                                           StoppingCase{"asking the reference again", 60000, true},
-                                           StoppingCase{"asking the reference", 60000, false},
+                                           StoppingCase{"evaluating the reference again", 60000,
+                                                        true},
+                                           StoppingCase{"evaluating the reference", 60000, false},
                                            StoppingCase{"training", 500, false},
                                            StoppingCase{"loading the model", 0, false}));
 

@@ -38,7 +38,7 @@ TEST(LossGuard, LossesMayBeNegative) {
     EXPECT_FALSE(guard.judge(loss, 1)) << loss;
   }
   for (int i = 0; i < 40; ++i) EXPECT_FALSE(guard.judge(-2, 1));
-  EXPECT_NE(guard.judge(30, 1)->find(" beside a running mean of -"), std::string::npos);
+  EXPECT_NE(guard.judge(30, 1)->find(" with a running mean of -"), std::string::npos);
   EXPECT_TRUE(guard.judge(2.6, 1));
   EXPECT_FALSE(guard.judge(1.4, 1));
 }

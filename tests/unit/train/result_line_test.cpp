@@ -21,7 +21,7 @@ config::RunConfig run_of(const std::string& recipe) {
 
 TEST(ResultLine, NamesAModelAndHowToAskIt) {
   EXPECT_EQ(result_line(run_of("sft"), /*is_adapter=*/false),
-            "result: outputs/first (model); report: outputs/first/report.html; ask it: strata chat "
+            "result: outputs/first (model); report: outputs/first/report.html; try it: strata chat "
             "--model_name_or_path outputs/first");
 }
 
@@ -30,7 +30,7 @@ TEST(ResultLine, NamesAnAdapterWithItsBase) {
   config.model.cache_dir = "my cache";
   config.train.output_dir = "out it's";
   EXPECT_EQ(result_line(config, /*is_adapter=*/true),
-            "result: out it's (adapter); report: out it's/report.html; ask it: strata chat "
+            "result: out it's (adapter); report: out it's/report.html; try it: strata chat "
             "--model_name_or_path org/base --adapter_name_or_path 'out it'\\''s' --cache_dir 'my "
             "cache'");
 }

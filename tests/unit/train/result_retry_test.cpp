@@ -48,7 +48,7 @@ TEST(ResultRetry, WaitsUntilTheFolderTakesFiles) {
   EXPECT_EQ(scene.looks, 5);
   EXPECT_THAT(scene.said,
               ElementsAre(HasSubstr("a.safetensors: found no space left (found no room); what was "
-                                    "trained is in memory alone"),
+                                    "trained is only in memory"),
                           HasSubstr("trying once more")));
 }
 

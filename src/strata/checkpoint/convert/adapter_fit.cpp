@@ -216,8 +216,7 @@ void AdapterParts::check_bias(const std::string& weight, const Parts& parts) con
   if (found == in_base_.end()) {
     throw ConfigError(
         "{}: found a trained bias (lora_bias) of \"{}\", which has none in {}, expected a bias of "
-        "the "
-        "base to add it to: the model has no place for it; use the adapter beside its base",
+        "the base to add it to: the model has no place for it; use the adapter with its base",
         adapter_.path().string(), module_of(weight), base_.path().string());
   }
   if (shape_of(*parts.bias_of_b) != base_.tensors()[found->second].shape) {

@@ -53,7 +53,7 @@ adapters::LoraOptions settings_of(const SavedState& adapter, std::vector<std::st
   if (options.has_virtual_tokens()) {
     throw ConfigError(
         "{}: found an adapter of type {}, which is no part of any weight, expected LORA (with DoRA "
-        "or without), IA3 or VERA; use it beside its base",
+        "or without), IA3 or VERA; use it with its base",
         subject, config.peft_type);
   }
   adapters::require_known_directions(options, subject);
@@ -180,7 +180,7 @@ class Merger {
     const fs::path companions = base_model_of(base_);
     if (companions.empty() || !copy_companions(companions, folder, change)) {
       notes.emplace_back(
-          "the base has no config.json: copy it and the tokenizer beside the weights");
+          "the base has no config.json: copy it and the tokenizer into the weights' folder");
     }
   }
 

@@ -175,8 +175,8 @@ std::string adapter_config_text(const SavedState& state) {
   const std::string rank = setting_of(state, "lora_r");
   if (rank.empty()) {
     throw ConfigError(
-        "{}: found an adapter without the settings of its run, expected "
-        "adapter_config.json beside it; put it there",
+        "{}: found an adapter without the settings of its run, expected adapter_config.json next "
+        "to it; put it there",
         state.path().string());
   }
   hf::AdapterConfig config;

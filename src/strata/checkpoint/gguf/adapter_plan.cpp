@@ -20,7 +20,7 @@ constexpr const char* kOutput = "output.weight";
 [[noreturn]] void refuse(const SavedState& adapter, const std::string& found) {
   const std::string path = adapter.path().string();
   throw ConfigError(
-      "{}: found {}, expected branches of LoRA that llama.cpp applies beside its model; fold the "
+      "{}: found {}, expected branches of LoRA that llama.cpp applies to its model; fold the "
       "adapter into the model: strata merge-adapter {} MODEL, then strata convert MODEL OUT.gguf "
       "--to gguf",
       path, found, path);
@@ -47,8 +47,8 @@ class Planner {
       : base_(base), adapter_(adapter), parts_(parts), settings_(settings) {
     if (!parts.new_head().empty()) {
       throw ConfigError(
-          "{}: found a head for whole texts (\"{}\"), expected an adapter of a model that predicts "
-          "tokens, as --to gguf writes no other; use it beside its base with PEFT",
+          "{}: found a sequence classification head (\"{}\"), expected an adapter of a model that "
+          "predicts tokens, as --to gguf writes no other; use it with its base with PEFT",
           adapter.path().string(), parts.new_head().front().first);
     }
     for (const auto& [weight, found] : parts.by_weight()) {
@@ -159,8 +159,7 @@ adapters::LoraOptions gguf_settings_of(const SavedState& adapter, std::vector<st
   adapters::LoraOptions settings = adapters::lora_options_of(config);
   if (settings.has_virtual_tokens()) {
     throw ConfigError(
-        "{}: found an adapter of type {}, expected LORA, as llama.cpp knows no other; use it "
-        "beside "
+        "{}: found an adapter of type {}, expected LORA, as llama.cpp knows no other; use it with "
         "its base with strata chat or PEFT",
         path, config.peft_type);
   }

@@ -49,8 +49,8 @@ fs::path require_model(const SavedState& state) {
   const fs::path base = base_model_of(state);
   if (base.empty()) {
     throw ConfigError(
-        "{}: found no config.json, expected the folder of a model; "
-        "put the base's beside the weights",
+        "{}: found no config.json, expected the folder of a model; put the base's next to the "
+        "weights",
         path);
   }
   if (std::ranges::none_of(state.tensors(), &SavedTensor::is_parameter)) {
@@ -73,8 +73,8 @@ fs::path tokenizer_folder(const SavedState& state, const fs::path& base) {
     if (fs::is_directory(folder) && !text::vocabularies_in(folder).empty()) return folder;
   }
   throw ConfigError(
-      "{}: found no tokenizer, expected one beside config.json, as a GGUF file holds it, "
-      "too; copy tokenizer.json and tokenizer_config.json of the base model there",
+      "{}: found no tokenizer, expected one next to config.json, as a GGUF file also holds it; "
+      "copy tokenizer.json and tokenizer_config.json of the base model there",
       base.string());
 }
 

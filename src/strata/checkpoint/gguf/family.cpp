@@ -290,8 +290,8 @@ GgufFamily describe_family(const Json& config) {
   }
   if (models::num_labels(config) > 0) {
     throw ConfigError(
-        "config.json: found a model for whole texts ({}), "
-        "expected one that predicts tokens for --to gguf; use such a model",
+        "config.json: found a sequence classification model ({}), expected one that predicts "
+        "tokens for --to gguf; use such a model",
         config.value("architectures", Json::array()).dump());
   }
   GgufFamily family;

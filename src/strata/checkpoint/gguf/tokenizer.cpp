@@ -91,8 +91,8 @@ class TokenizerKeys {
     put("ggml.add_space_prefix", prefix != SpacePrefix::kNever);
     if (prefix == SpacePrefix::kAtTheStart) {
       result_.notes.emplace_back(
-          "llama.cpp puts a space before the text behind a special token, too, where the tokenizer "
-          "puts one at the beginning alone");
+          "llama.cpp also puts a space before the text after a special token, where the tokenizer "
+          "puts one only at the beginning");
     }
   }
 
@@ -175,8 +175,8 @@ class TokenizerKeys {
     }
     if (untold.empty()) return;
     result_.notes.push_back(
-        fmt::format("{} end answers, too, which GGUF has no key for: name them to llama.cpp as "
-                    "words to stop at",
+        fmt::format("{} end answers, too, which GGUF has no key for: pass them to llama.cpp as "
+                    "stop strings",
                     fmt::join(untold, ", ")));
   }
 

@@ -61,8 +61,8 @@ class TokenLister {
     }
     if (num_strips > 0) {
       list_.notes.push_back(fmt::format(
-          "{} with lstrip, rstrip or single_word: GGUF has no such marks, and llama.cpp "
-          "may keep the white space beside them",
+          "{} with lstrip, rstrip or single_word: GGUF has no such marks, and llama.cpp may keep "
+          "the white space around them",
           counted(num_strips, "added token")));
     }
   }

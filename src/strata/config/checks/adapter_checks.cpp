@@ -99,8 +99,8 @@ class AdapterRules : Rules {
     }
     if (type == kLora && config_.lora.init_lora_weights == "eva") {
       throw ConfigError(
-          "{}: found eva, whose first values come from activations of the data, which is not "
-          "built, expected true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora or "
+          "{}: found eva, whose initial values come from activations of the data and which is not "
+          "supported, expected true, false, gaussian, orthogonal, pissa, pissa_niter_N, olora or "
           "loftq; choose one of them",
           source("init_lora_weights"));
     }
@@ -110,8 +110,8 @@ class AdapterRules : Rules {
   void check_virtual_tokens(PeftType type) {
     if (is_tuning_of_tokens(type) && config_.lora.num_virtual_tokens == 0) {
       throw ConfigError(
-          "num_virtual_tokens: found nothing with peft_type {}, expected how many rows to train; "
-          "pass --num_virtual_tokens 20 or another number",
+          "num_virtual_tokens: found nothing with peft_type {}, expected the number of rows to "
+          "train; pass --num_virtual_tokens 20 or another number",
           type);
     }
     if (type != PeftType::kPromptTuning) return;
@@ -124,8 +124,8 @@ class AdapterRules : Rules {
     const bool from_text = config_.lora.prompt_tuning_init == "TEXT";
     if (from_text == !config_.lora.prompt_tuning_init_text.empty()) return;
     throw ConfigError(
-        "prompt_tuning_init_text: found {} with prompt_tuning_init {}, expected a text with TEXT "
-        "alone; {}",
+        "prompt_tuning_init_text: found {} with prompt_tuning_init {}, expected a text only with "
+        "TEXT; {}",
         from_text ? "nothing" : "a text", config_.lora.prompt_tuning_init,
         from_text ? "pass one" : "leave it out or pass --prompt_tuning_init TEXT");
   }
@@ -133,7 +133,7 @@ class AdapterRules : Rules {
   void check_quantization() {
     const QuantizationConfig& quantization = config_.quantization;
     if (quantization.load_in_4bit && quantization.load_in_8bit) {
-      throw ConfigError("{}: found beside {}, expected one of them; remove one",
+      throw ConfigError("{}: found with {}, expected one of them; remove one",
                         source("load_in_4bit"), source("load_in_8bit"));
     }
     const bool is_on = quantization.load_in_4bit || quantization.load_in_8bit;
@@ -154,8 +154,8 @@ class AdapterRules : Rules {
     }
     if (!config_.lora.use_peft) {
       throw ConfigError(
-          "{}: found without an adapter, expected one because quantised weights cannot train; add "
-          "--use_peft",
+          "{}: found without an adapter, expected one because quantised weights cannot be trained; "
+          "add --use_peft",
           source(which));
     }
     if (config_.model.model_name_or_path.empty()) {

@@ -65,7 +65,7 @@ class CommonRules : Rules {
   void check_optimizer() {
     const OptimConfig& optim = config_.optim;
     if (optim.warmup_steps > 0 && optim.warmup_ratio > 0) {
-      throw ConfigError("{}: found {} beside {} {}, expected one kind of warm-up; remove one",
+      throw ConfigError("{}: found {} with {} {}, expected one kind of warm-up; remove one",
                         source("warmup_ratio"), optim.warmup_ratio, source("warmup_steps"),
                         optim.warmup_steps);
     }
@@ -121,7 +121,7 @@ class CommonRules : Rules {
   void check_loss() {
     if (config_.train.label_smoothing_factor > 0 && config_.model.router_aux_loss_coef != 0.0) {
       warn_without_effect("router_aux_loss_coef",
-                          "TRL's trainer adds that loss to none with label_smoothing_factor");
+                          "with label_smoothing_factor, TRL's trainer does not add that loss");
     }
   }
 
@@ -153,7 +153,7 @@ class CommonRules : Rules {
     check_interval("save_strategy", "save_steps", train.save_steps);
     check_interval("eval_strategy", "eval_steps", train.eval_steps.value_or(1));
     if (train.output_dir.empty()) {
-      throw ConfigError("{}: found nothing, expected a folder for what the run leaves; name one",
+      throw ConfigError("{}: found nothing, expected a folder for the results; name one",
                         source("output_dir"));
     }
     check_saving(config_, merge_, warnings_);
@@ -183,7 +183,7 @@ class CommonRules : Rules {
           source(config_.train.eval_on_start ? "eval_on_start" : "eval_strategy"), data.splits);
     }
     if (data.chat_template_format != "none" && !data.chat_template_path.empty()) {
-      throw ConfigError("{}: found {} beside {} {}, expected one template; remove one",
+      throw ConfigError("{}: found {} with {} {}, expected one template; remove one",
                         source("chat_template_format"), data.chat_template_format,
                         source("chat_template_path"), data.chat_template_path);
     }
@@ -203,8 +203,7 @@ class CommonRules : Rules {
       warn_without_effect("data_seed", "dataset_streaming keeps the files' order");
       if (config_.train.auto_find_batch_size) {
         throw ConfigError(
-            "{}: found true beside dataset_streaming ({}), which reads as many rows as the steps "
-            "of "
+            "{}: found true with dataset_streaming ({}), which reads as many rows as the steps of "
             "the batch size need, expected one of them; remove one",
             source("auto_find_batch_size"), source("dataset_streaming"));
       }
@@ -223,7 +222,7 @@ class CommonRules : Rules {
     const bool packs_test = data.eval_packing.value_or(false);
     if (data.packing || packs_test) {
       throw ConfigError(
-          "{}: found none beside {}, expected the length of a packed row; set it, or turn packing "
+          "{}: found none with {}, expected the length of a packed row; set it, or turn packing "
           "off",
           source("max_length"), source(data.packing ? "packing" : "eval_packing"));
     }
@@ -276,7 +275,7 @@ class CommonRules : Rules {
     }
     count_device_ids(launch.gpu_ids, source("gpu_ids"));
     if (launch.cpu && !launch.gpu_ids.empty()) {
-      warn_without_effect("gpu_ids", "ranks compute on processors (use_cpu)");
+      warn_without_effect("gpu_ids", "ranks compute on CPUs (use_cpu)");
     }
   }
 };

@@ -105,8 +105,8 @@ class PreferenceRules : Rules {
     for (const std::string& loss : preference.loss_type) {
       if (has(kOfDifferences, loss)) continue;
       throw ConfigError(
-          "{}: found {} with the loss {}, expected a loss of the difference of both rewards ({}); "
-          "change one",
+          "{}: found {} with the loss {}, expected a loss of the difference between the two "
+          "rewards ({}); change one",
           source("f_divergence_type"), preference.f_divergence_type, loss,
           fmt::join(kOfDifferences, ", "));
     }
@@ -115,7 +115,7 @@ class PreferenceRules : Rules {
   void check_weighting() const {
     if (!config_.preference.use_weighting) return;
     const auto refuse = [this](std::string_view loss, const char* why) {
-      throw ConfigError("{}: found true beside the loss {}, expected {}; remove one",
+      throw ConfigError("{}: found true with the loss {}, expected {}; remove one",
                         source("use_weighting"), loss, why);
     };
     for (const std::string_view loss : kOfBatches) {
@@ -133,9 +133,9 @@ class PreferenceRules : Rules {
     for (const std::string_view loss : kOfBatches) {
       if (!learns(loss)) continue;
       warnings_.push_back(
-          fmt::format("{}: {} compares the pairs of a rank's micro-batch, which has one alone; "
-                      "give per_device_train_batch_size more (gradient_accumulation_steps adds "
-                      "none)",
+          fmt::format("{}: {} compares the pairs of a rank's micro-batch, which has only one; "
+                      "raise per_device_train_batch_size (gradient_accumulation_steps does not "
+                      "help)",
                       source("loss_type"), loss));
     }
   }
@@ -155,18 +155,18 @@ class ReferenceRules : Rules {
     }
     if (config_.lora.use_peft) {
       refuse("use_peft",
-             "a model that trains whole: the reference of an adapter is the base, which it does "
-             "not change; set sync_ref_model false, or train the whole model");
+             "a fully trained model: the reference of an adapter is the base, which it does not "
+             "change; set sync_ref_model false, or train the whole model");
     }
     if (parse_boolean(merge_.text("precompute_ref_log_probs")).value_or(false)) {
       refuse("precompute_ref_log_probs",
-             "it without: the reference is asked anew each time that it has moved; remove one");
+             "it without: the reference is evaluated again after each of its updates; remove one");
     }
     for (const char* place : {"offload_param_device", "offload_optimizer_device"}) {
       if (merge_.text(place) != "nvme") continue;
       refuse(place,
-             "weights and state in memory, where the reference is changed for the model; set it "
-             "to cpu or none");
+             "weights and state in memory, where the reference takes the model's place; set it to "
+             "cpu or none");
     }
   }
 
@@ -175,7 +175,7 @@ class ReferenceRules : Rules {
     const Given* found = merge_.find(other);
     const bool is_implied = found != nullptr && found->origin.rank == Rank::kImplied;
     const std::string value = merge_.text(other);
-    throw ConfigError("{}: found true beside {}, expected {}", source("sync_ref_model"),
+    throw ConfigError("{}: found true with {}, expected {}", source("sync_ref_model"),
                       is_implied ? fmt::format("{} {} ({})", other, value, source(other))
                                  : fmt::format("{} {}", source(other), value),
                       expected);

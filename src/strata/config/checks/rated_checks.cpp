@@ -41,8 +41,8 @@ class RatedRules : Rules {
     }
     if (preference.desirable_weight == 0 && preference.undesirable_weight == 0) {
       throw ConfigError(
-          "{}: found 0 beside undesirable_weight 0, expected one of them above; with "
-          "both nothing is learnt",
+          "{}: found 0 with undesirable_weight 0, expected one of them above 0; with both nothing "
+          "is learnt",
           source("desirable_weight"));
     }
   }
@@ -52,15 +52,15 @@ class RatedRules : Rules {
     const TrainConfig& train = config_.train;
     if (!config_.data.dataset_streaming && train.train_sampling_strategy != Sampling::kSequential) {
       throw ConfigError(
-          "{}: found {} with the loss kto, expected sequential: what stands for the divergence is "
-          "taken of answers that share a batch in the rows' own order; remove it, or take the loss "
+          "{}: found {} with the loss kto, expected sequential: the divergence is estimated from "
+          "answers that share a batch in the rows' own order; remove it, or use the loss "
           "apo_zero_unpaired",
           source("train_sampling_strategy"), name_of(train.train_sampling_strategy));
     }
     if (train.per_device_train_batch_size < 2) {
       throw ConfigError(
-          "{}: found {} with the loss kto, expected at least 2: of one answer there is no other "
-          "prompt to stand behind; raise it, or take the loss apo_zero_unpaired",
+          "{}: found {} with the loss kto, expected at least 2: a single answer has no other "
+          "prompt to be paired with; raise it, or use the loss apo_zero_unpaired",
           source("per_device_train_batch_size"), train.per_device_train_batch_size);
     }
   }

@@ -87,8 +87,8 @@ class RecipeRules : Rules {
     throw ConfigError(
         "{}: found {} with the recipe sft, expected {}; remove it{}", named_source(found),
         canonical_text(found), name == "loss_type" ? "nll" : "keep_start",
-        name == "loss_type" ? fmt::format(", or run strata {}, whose losses are of answers{}",
-                                          recipe, in_a_file(found, recipe))
+        name == "loss_type" ? fmt::format(", or run strata {}, which has such losses{}", recipe,
+                                          in_a_file(found, recipe))
                             : "");
   }
 
@@ -155,16 +155,16 @@ class RecipeRules : Rules {
     const bool is_number = classify.do_regression.value_or(false);
     const GlueTask* task = find_glue_task(classify.task_name);
     if (task != nullptr && classify.do_regression && task->tells_number != is_number) {
-      throw ConfigError("{}: found {} beside {} {}, expected {} for its {}; remove it",
+      throw ConfigError("{}: found {} with {} {}, expected {} for its {}; remove it",
                         source("do_regression"), is_number, source("task_name"), task->name,
                         !is_number, is_number ? "classes" : "numbers");
     }
     if (is_number && classify.num_labels.value_or(1) != 1) {
-      throw ConfigError("{}: found {} beside {} true, expected 1 number a text; remove it",
+      throw ConfigError("{}: found {} with {} true, expected 1 number per text; remove it",
                         source("num_labels"), *classify.num_labels, source("do_regression"));
     }
     if (is_number && config_.train.label_smoothing_factor > 0) {
-      throw ConfigError("{}: found {} beside {} true, expected it with classes; remove it",
+      throw ConfigError("{}: found {} with {} true, expected it only with classes; remove it",
                         source("label_smoothing_factor"), config_.train.label_smoothing_factor,
                         source("do_regression"));
     }
@@ -195,7 +195,7 @@ class RecipeRules : Rules {
     const Given* set = given("dataset_name");
     const DataConfig& data = config_.data;
     if (file && set && !data.train_file.empty() && !data.dataset_name.empty()) {
-      throw ConfigError("{}: found beside {}, expected one way to name the data; remove one",
+      throw ConfigError("{}: found with {}, expected one way to name the data; remove one",
                         named_source(*file), named_source(*set));
     }
     if (!data.validation_file.empty() && data.train_file.empty()) {
@@ -205,7 +205,7 @@ class RecipeRules : Rules {
     if (data.train_file.empty()) return;
     if (data.splits.find_first_of("[+") != std::string::npos) {
       throw ConfigError(
-          "{}: found {} beside train_file ({}), which is read whole, expected dataset_name for a "
+          "{}: found {} with train_file ({}), which is read whole, expected dataset_name for a "
           "slice; name the file in dataset_name",
           source("splits"), data.splits, source("train_file"));
     }

@@ -37,7 +37,7 @@ void check_reporting(const RunConfig& config, const Merge& merge,
     if (name == kTensorboard || name == kAll) continue;
     if (name == kNone && names.size() == 1) continue;
     if (name == kNone) {
-      throw ConfigError("{}: found none beside {}, expected one of them; remove one",
+      throw ConfigError("{}: found none with {}, expected one of them; remove one",
                         merge.source("report_to"), names[0] == kNone ? names[1] : names[0]);
     }
     if (std::ranges::find(kOthers, name) != kOthers.end()) {

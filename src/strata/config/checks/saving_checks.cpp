@@ -52,7 +52,7 @@ class SavingRules : Rules {
       known.push_back("eval_" + std::string(figure));
     }
     if (std::ranges::find(known, metric) == known.end()) {
-      throw ConfigError("{}: found {}, expected a value that evaluations give, one of {}",
+      throw ConfigError("{}: found {}, expected a metric that evaluations report, one of {}",
                         source("metric_for_best_model"), train_.metric_for_best_model,
                         fmt::join(known, ", "));
     }
@@ -77,8 +77,8 @@ class SavingRules : Rules {
     }
     if (best_metric(config_).empty()) {
       throw ConfigError(
-          "{}: found {} without metric_for_best_model, expected a value to compare evaluations by; "
-          "add --metric_for_best_model loss",
+          "{}: found {} without metric_for_best_model, expected a metric by which to compare "
+          "evaluations; add --metric_for_best_model loss",
           place, patience);
     }
     if (train_.load_best_model_at_end) return;
@@ -91,8 +91,8 @@ class SavingRules : Rules {
   void check_best() {
     if (best_metric(config_).empty()) {
       throw ConfigError(
-          "{}: found best without metric_for_best_model, expected a value to compare evaluations "
-          "by; add --metric_for_best_model loss",
+          "{}: found best without metric_for_best_model, expected a metric by which to compare "
+          "evaluations; add --metric_for_best_model loss",
           source("save_strategy"));
     }
     if (train_.eval_strategy == Interval::kNo) {

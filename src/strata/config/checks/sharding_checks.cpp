@@ -48,8 +48,7 @@ class ShardingRules : Rules {
     // Losses of pairs and of documents look at whole ones.
     if (shard.sequence_parallel_size > 1 && recipe_of(config_).command != "sft") {
       throw ConfigError(
-          "{}: found {} with the recipe {}, expected 1: sft alone divides rows; "
-          "remove it",
+          "{}: found {} with the recipe {}, expected 1: only sft divides rows; remove it",
           source("parallelism_config_sp_size"), shard.sequence_parallel_size,
           recipe_of(config_).command);
     }
@@ -60,7 +59,7 @@ class ShardingRules : Rules {
       }
     }
     if (gathers && shard.limit_all_gathers == "1") {
-      const char* reason = "fsdp_limit_all_gathers is 1: no unit is gathered beside another";
+      const char* reason = "fsdp_limit_all_gathers is 1: only one unit is gathered at a time";
       if (shard.backward_prefetch == BackwardPrefetch::kPre) {
         warn_without_effect("fsdp_backward_prefetch", reason);
       }
@@ -68,7 +67,7 @@ class ShardingRules : Rules {
     }
     if (strategy == kZero1 || strategy == kNoShard) {
       warn_without_effect("sync_each_batch",
-                          fmt::format("{} sums gradients once an update", strategy));
+                          fmt::format("{} sums gradients once per update", strategy));
     }
   }
 
@@ -133,8 +132,8 @@ class ShardingRules : Rules {
     if (counts_layers && !keeps_more) {
       throw ConfigError(
           "{}: found {} with gradient_checkpointing_mode {} ({}), expected one that keeps more, "
-          "because what is kept by the last layers is free again before the first ones are "
-          "recomputed; change one of them",
+          "because what the last layers keep is freed before the first ones are recomputed; change "
+          "one of them",
           source("gradient_checkpointing_rest"), rest, mode, source("gradient_checkpointing_mode"));
     }
   }
@@ -186,7 +185,7 @@ class ShardingRules : Rules {
     }
     if (params_in_files && shard.offload_params) {
       throw ConfigError(
-          "{}: found nvme beside {} true (host memory), expected one place for the parameters; "
+          "{}: found nvme with {} true (host memory), expected one place for the parameters; "
           "remove one",
           source("offload_param_device"), source("fsdp_offload_params"));
     }
@@ -201,7 +200,7 @@ class ShardingRules : Rules {
           source("offload_optimizer_device"), optim, source("optim"), fmt::join(kInFiles, ", "));
     }
     check_activations();
-    const char* reason = "nothing rests in files";
+    const char* reason = "nothing is kept in files";
     if (!state_in_files && !params_in_files) warn_without_effect("sub_group_size", reason);
     if (state_in_files || params_in_files ||
         shard.activation_offloading == ActivationOffloading::kDisk)
@@ -225,8 +224,8 @@ class ShardingRules : Rules {
                             (mode == Checkpointing::kFull || mode == Checkpointing::kAttention);
     if (!recomputes) {
       throw ConfigError(
-          "{}: found {} with {}, expected full activation checkpointing, because the inputs of "
-          "recomputed layers are what is moved; add --activation_checkpointing full",
+          "{}: found {} with {}, expected full activation checkpointing, because it moves the "
+          "inputs of recomputed layers; add --activation_checkpointing full",
           source("activation_offloading"), place,
           shard.gradient_checkpointing
               ? fmt::format("gradient_checkpointing_mode {} ({})", mode,
@@ -245,8 +244,8 @@ class ShardingRules : Rules {
     const bool loads_on_one = merge_.text("fsdp_cpu_ram_efficient_loading") == "true";
     if (loads_on_one && merge_.text("fsdp_sync_module_states") == "false") {
       throw ConfigError(
-          "{}: found false beside fsdp_cpu_ram_efficient_loading true, expected true (as "
-          "accelerate does)",
+          "{}: found false with fsdp_cpu_ram_efficient_loading true, expected true (as accelerate "
+          "does)",
           source("fsdp_sync_module_states"));
     }
   }

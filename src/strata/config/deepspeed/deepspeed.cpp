@@ -136,9 +136,8 @@ class Translation {
     const Given* flag = merge_.find("zero3_save_16bit_model");
     if (entry && flag && flag->origin.rank >= Rank::kEnvironment &&
         (canonical_text(*flag) == "true") != wants_16_bits) {
-      throw ConfigError("{}: found {} beside {} {}, expected the same; correct one",
-                        entry->source(), ds_text(entry->value), flag->origin.source,
-                        canonical_text(*flag));
+      throw ConfigError("{}: found {} with {} {}, expected the same; correct one", entry->source(),
+                        ds_text(entry->value), flag->origin.source, canonical_text(*flag));
     }
     if (wants_16_bits && !merge_.find("save_dtype")) set(*entry, "save_dtype", "compute");
   }
@@ -149,7 +148,7 @@ class Translation {
     if (!entry || entry->value.is_null() || entry->value.get<double>() <= 1) return;
     if (zero < 3) {
       throw ConfigError(
-          "{}: found {} with ZeRO stage {}, expected stage 3, which alone shards parameters "
+          "{}: found {} with ZeRO stage {}, expected stage 3, the only one that shards parameters "
           "(DeepSpeed ignores it); set stage 3 or remove it",
           entry->source(), ds_text(entry->value), zero);
     }
@@ -162,7 +161,7 @@ class Translation {
     const DsEntry* device = file_.find(block + ".device");
     const DsEntry* old = file_.find("zero_optimization." + older);
     if (device && old) {
-      throw ConfigError("{}: found beside {}, expected one of them; remove the older one",
+      throw ConfigError("{}: found with {}, expected one of them; remove the older one",
                         old->source(), device->source());
     }
     if (!device && !old) return "none";
@@ -174,7 +173,7 @@ class Translation {
                                                   : "none";
     if (kind == "offload_param" && text != "none" && zero < 3) {
       throw ConfigError(
-          "{}: found {} with ZeRO stage {}, expected stage 3, which alone shards parameters "
+          "{}: found {} with ZeRO stage {}, expected stage 3, the only one that shards parameters "
           "(DeepSpeed ignores it); set stage 3 or remove the block",
           entry.source(), text, zero);
     }
@@ -215,7 +214,7 @@ class Translation {
       const DsEntry* entry = file_.find(path);
       if (!entry || entry->is_auto) continue;
       throw ConfigError(
-          "{}: found {} beside auto_find_batch_size true ({}), expected \"auto\"; remove one",
+          "{}: found {} with auto_find_batch_size true ({}), expected \"auto\"; remove one",
           entry->source(), ds_text(entry->value), named_source(*finds));
     }
   }
@@ -288,7 +287,7 @@ std::vector<DsAuto> translate_deepspeed(Merge& merge, int world_size,
   const Given given = *merge.find("deepspeed");
   const Given* type = merge.find("distributed_type");
   if (type && type->origin.rank >= Rank::kFile && canonical_text(*type) == "FSDP") {
-    throw ConfigError("{}: found beside {} FSDP, expected FSDP or DeepSpeed; remove one",
+    throw ConfigError("{}: found with {} FSDP, expected FSDP or DeepSpeed; remove one",
                       given.origin.source, type->origin.source);
   }
   const DsFile file = read_deepspeed(text, given.origin.source);

@@ -76,7 +76,7 @@ class Writer {
     if (stage == kStages.end()) {
       throw ConfigError(
           "{}: found {}, expected a strategy of DeepSpeed (NO_SHARD, ZERO1, ZERO2, SHARD_GRAD_OP, "
-          "FULL_SHARD); DeepSpeed does not shard inside a machine only",
+          "FULL_SHARD); DeepSpeed does not shard within a machine only",
           settings_.source_of("fsdp_sharding_strategy"), strategy);
     }
     Json& zero = file_["zero_optimization"];
@@ -131,8 +131,8 @@ class Writer {
     if (type == kTypes.end()) return;
     if (!optim.decay_norms_and_biases && optim.weight_decay != 0) {
       warnings.push_back(
-          "left out: the optimizer: DeepSpeed's would decay norms and biases, too "
-          "(decay_norms_and_biases); Trainer makes one of the flags where the file has none");
+          "left out: the optimizer: DeepSpeed's would also decay norms and biases "
+          "(decay_norms_and_biases); Trainer makes one from the flags if the file has none");
       return;
     }
     written_.insert("decay_norms_and_biases");
@@ -180,7 +180,7 @@ class Writer {
     }
     if (names.empty()) return;
     warnings.push_back(fmt::format(
-        "left out: {}; a ds_config has no place for them, give them as flags or in accelerate's "
+        "left out: {}; a ds_config has no place for them; pass them as flags or in accelerate's "
         "file",
         fmt::join(names, ", ")));
   }

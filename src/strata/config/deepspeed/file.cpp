@@ -98,7 +98,7 @@ class Flattener {
     }
     for (const DsEntry& other : file_.entries) {
       if (other.path != entry.path) continue;
-      return refuse("{}: found \"{}\" beside {}, which is the same key, expected one; remove one",
+      return refuse("{}: found \"{}\" with {}, which is the same key, expected one; remove one",
                     place, key.path, other.place);
     }
     file_.entries.push_back(std::move(entry));

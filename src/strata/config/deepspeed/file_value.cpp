@@ -22,7 +22,7 @@ void take_value(const DsEntry& entry, const std::string& name, const std::string
     const bool is_named = source.find(name) != std::string::npos;
     const bool may_be_auto = entry.key != nullptr && !entry.key->automatic.empty();
     throw ConfigError(
-        "{}: found {} beside {}, expected the same; correct one{}", entry.source(),
+        "{}: found {} with {}, expected the same; correct one{}", entry.source(),
         ds_text(entry.value),
         is_named ? source + " " + other : fmt::format("{} {} ({})", name, other, source),
         may_be_auto ? ", or write \"auto\" in the file" : "");

@@ -185,7 +185,7 @@ Keys reporting_and_rest() {
       {"checkpoint.load_universal",
        kBoolean,
        kOnly,
-       "checkpoints are read at every world size as they are",
+       "checkpoints can be read as they are at every world size",
        {"false"}},
   };
   // Whole features: the block may stand there switched off.

@@ -18,7 +18,7 @@ void require_adamw(const DsEntry& type, const Merge& merge) {
   const std::set<std::string> same = {"adamw_torch", "adamw_torch_fused", "paged_adamw",
                                       "paged_adamw_32bit"};
   if (!optim || same.contains(canonical_text(*optim))) return;
-  throw ConfigError("{}: found {} beside {} {}, expected the same; remove one", type.source(),
+  throw ConfigError("{}: found {} with {} {}, expected the same; remove one", type.source(),
                     ds_text(type.value), optim->origin.source, canonical_text(*optim));
 }
 

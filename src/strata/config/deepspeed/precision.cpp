@@ -38,8 +38,7 @@ void require_no_flag(const DsEntry* enabled, const char* other, const Merge& mer
   const std::string request =
       is_its_own ? source + " true" : fmt::format("{}, which asks for {}", source, other);
   throw ConfigError(
-      "{}: found true beside {}, expected one precision; correct one, or write \"auto\" in the "
-      "file",
+      "{}: found true with {}, expected one precision; correct one, or write \"auto\" in the file",
       enabled->source(), request);
 }
 
@@ -49,7 +48,7 @@ void require_one_precision(const DsFile& file, const Merge& merge) {
   const DsEntry* fp16 = file.find("fp16.enabled");
   const DsEntry* bf16 = file.find("bf16.enabled");
   if (is_on(fp16) && is_on(bf16)) {
-    throw ConfigError("{}: found true beside {}, expected one of them; remove one", fp16->source(),
+    throw ConfigError("{}: found true with {}, expected one of them; remove one", fp16->source(),
                       bf16->source());
   }
   require_no_flag(fp16, "bf16", merge);

@@ -84,7 +84,7 @@ void check_parameter(const DsEntry& params, const std::string& name, const Json&
 [[noreturn]] void throw_different(const DsEntry& params, const std::string& name, double value,
                                   const Given& given) {
   throw ConfigError(
-      "{}: found {} {} beside {} {}, expected the same; correct one, or write \"auto\" in the file",
+      "{}: found {} {} with {} {}, expected the same; correct one, or write \"auto\" in the file",
       params.source(), name, value, given.origin.source, canonical_text(given));
 }
 
@@ -159,7 +159,7 @@ void take_kwargs(const DsEntry& params, bool has_no_momentum, Merge& merge) {
   if (known.is_object() && is_same(without_momentum(known, has_no_momentum), settled)) {
     return merge.put(own);
   }
-  throw ConfigError("{}: found {} beside {} {}, expected one of them; remove one", params.source(),
+  throw ConfigError("{}: found {} with {} {}, expected one of them; remove one", params.source(),
                     params.value.dump(), given->origin.source, text);
 }
 
@@ -185,8 +185,8 @@ void translate_scheduler(const DsFile& file, Merge& merge) {
   }
   if (const Given* given = merge.find("lr_scheduler_type");
       given && given->origin.rank >= Rank::kEnvironment && canonical_text(*given) != name) {
-    throw ConfigError("{}: found {} beside {} {}, expected one schedule; remove one",
-                      type->source(), name, given->origin.source, canonical_text(*given));
+    throw ConfigError("{}: found {} with {} {}, expected one schedule; remove one", type->source(),
+                      name, given->origin.source, canonical_text(*given));
   }
   const DsEntry empty{nullptr, "scheduler.params", Json::object(), type->place};
   const DsEntry& given = params && params->value.is_object() ? *params : empty;

@@ -56,7 +56,7 @@ void warn_of_inert(const DsFile& file, bool uses_files, std::vector<std::string>
     const bool is_of_files =
         entry.path == "zero_optimization.sub_group_size" || entry.path.starts_with("aio.");
     if (entry.key->use == DsUse::kCode && is_of_files && !uses_files) {
-      add("nothing rests in files (no offload device is nvme)", entry.path);
+      add("nothing is kept in files (no offload device is nvme)", entry.path);
     }
   }
   for (const auto& [reason, paths] : reasons) {

@@ -9,7 +9,9 @@ constexpr std::string_view kMachines = "start strata launch on each machine, or 
 constexpr std::string_view kMegatron = "use FSDP or DeepSpeed settings";
 constexpr std::string_view kFp8 = "use bf16";
 constexpr std::string_view kTpu = "TPUs are not supported";
-constexpr std::string_view kOwnSequences = "ranks share rows in one way, with the same losses";
+constexpr std::string_view kOwnSequences =
+    "there is one way to share rows between ranks, with the "
+    "same losses";
 
 struct Known {
   std::string_view name;
@@ -24,7 +26,7 @@ std::vector<Setting> deepspeed_settings() {
        .aliases = {"deepspeed_config_file", "deepspeed_config"},
        .kind = Kind::kSource,
        .is_path = true,
-       .help = "ds_config of DeepSpeed: a JSON file, or the text of one",
+       .help = "DeepSpeed's ds_config: a JSON file, or the text of one",
        .peer = "TrainingArguments"},
       {.name = "use_deepspeed",
        .kind = Kind::kTranslated,
@@ -104,7 +106,7 @@ std::vector<Known> fp8_flags() {
 
 std::vector<Known> other_flags() {
   return {
-      {"parallelism_config_tp_size", {"1"}, "layers stay on one rank"},
+      {"parallelism_config_tp_size", {"1"}, "layers are not split across ranks"},
       {"parallelism_config_cp_backend", {"torch", "*"}, kOwnSequences},
       {"parallelism_config_cp_comm_strategy", {"allgather", "*"}, kOwnSequences},
       {"parallelism_config_sp_backend", {"deepspeed", "*"}, kOwnSequences},

@@ -10,47 +10,47 @@ std::vector<Setting> classification_settings() {
         .field = STRATA_FIELD(classify.task_name),
         .resume = Resume::kTraining,
         .choices = {"cola", "mnli", "mrpc", "qnli", "qqp", "rte", "sst2", "stsb", "wnli"},
-        .help = "classify: a task of GLUE, which names the columns and says what labels are and "
-                "which figures evaluations give; without dataset_name the set is nyu-mll/glue",
+        .help = "classify: a GLUE task, which sets the columns, the kind of labels and the metrics "
+                "of evaluations; without dataset_name the data set is nyu-mll/glue",
         .peer = "run_glue.py"},
        {.name = "text_column_names",
         .aliases = {"text_column_name"},
         .field = STRATA_FIELD(classify.text_column_names),
         .resume = Resume::kTraining,
-        .help = "classify: columns whose texts are joined to the one that is classified; default: "
-                "a pair of GLUE's columns, else sentence, or text where that is not there"},
+        .help = "classify: columns that are joined into the text to classify; default: those of a "
+                "GLUE pair, else sentence, else text"},
        {.name = "text_pair_column_names",
         .aliases = {"text_pair_column_name"},
         .field = STRATA_FIELD(classify.text_pair_column_names),
         .resume = Resume::kTraining,
-        .help = "classify: columns of a second text, which the tokenizer's template of pairs puts "
-                "behind the first; default: that of a pair of GLUE's columns",
+        .help = "classify: columns of a second text, which the tokenizer's pair template puts "
+                "after the first; default: that of a GLUE pair",
         .peer = "Strata"},
        {.name = "text_column_delimiter",
         .field = STRATA_FIELD(classify.text_column_delimiter),
         .resume = Resume::kTraining,
-        .help = "classify: what stands between several joined texts"},
+        .help = "classify: text between joined columns"},
        {.name = "label_column_name",
         .field = STRATA_FIELD(classify.label_column_name),
         .resume = Resume::kTraining,
         .help = "classify: column with a label (a text, a whole number, true or false), a list of "
-                "several labels, or a number; default: label, or labels where that is not there"},
+                "several labels, or a number; default: label, else labels"},
        {.name = "do_regression",
         .field = STRATA_FIELD(classify.do_regression),
         .resume = Resume::kTraining,
-        .help = "classify: labels are numbers to be told (squared error), not classes; default: "
-                "where the first of them has a fraction"},
+        .help = "classify: labels are numbers to predict (squared error), not classes; default: "
+                "true if the first one has a fraction"},
        {.name = "num_labels",
         .field = STRATA_FIELD(classify.num_labels),
         .resume = Resume::kTensors,
         .range = {.min = 1},
-        .help = "classify: labels that the head tells, at least those of the data; default: those "
-                "of the data, in a plan those of config.json or 2",
+        .help = "classify: number of labels that the head predicts, at least those of the data; "
+                "default: those of the data, in a plan those of config.json or 2",
         .peer = "AutoConfig"},
        {.name = "ignore_mismatched_sizes",
         .field = STRATA_FIELD(classify.ignore_mismatched_sizes),
         .resume = Resume::kTraining,
-        .help = "classify: a model whose head tells another number of labels gets a new one"}});
+        .help = "classify: a model whose head predicts another number of labels gets a new head"}});
 }
 
 }  // namespace strata::config

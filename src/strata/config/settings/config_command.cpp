@@ -19,7 +19,7 @@ std::span<const Setting> config_command_settings_table() {
        .kind = Kind::kTranslated,
        .is_switch = true,
        .choices = {"true", "false"},
-       .help = "convert: write over config_file, or over an output_file that exists",
+       .help = "convert: overwrite config_file, or an existing output_file",
        .group = "files"},
       {.name = "to",
        .kind = Kind::kTranslated,

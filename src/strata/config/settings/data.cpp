@@ -13,31 +13,31 @@ std::vector<Setting> data_settings() {
         .field = STRATA_FIELD(data.dataset_name),
         .resume = Resume::kTraining,
         .is_path = true,
-        .help = "file, folder, pattern (data/*.jsonl) or Hub name; several with commas between",
+        .help = "file, folder, pattern (data/*.jsonl) or Hub name; separate several with commas",
         .peer = "ScriptArguments"},
        {.name = "train_file",
         .field = STRATA_FIELD(data.train_file),
         .resume = Resume::kTraining,
         .is_path = true,
-        .help = "file to train on, in place of dataset_name",
+        .help = "file to train on, instead of dataset_name",
         .peer = "run_clm.py"},
        {.name = "validation_file",
         .field = STRATA_FIELD(data.validation_file),
         .is_path = true,
-        .help = "file to evaluate on, beside train_file",
+        .help = "file to evaluate on, with train_file",
         .peer = "run_clm.py"},
        {.name = "dataset_config",
         .aliases = {"dataset_config_name"},
         .field = STRATA_FIELD(data.dataset_config),
         .resume = Resume::kTraining,
-        .help = "a configuration of the data set, as its README.md lists them, or a folder in it; "
-                "default: the one that the README.md calls default",
+        .help = "configuration of the data set, as listed in its README.md, or a folder in it; "
+                "default: the one that README.md marks as default",
         .peer = "ScriptArguments"},
        {.name = "dataset_streaming",
         .field = STRATA_FIELD(data.dataset_streaming),
         .resume = Resume::kTraining,
-        .help = "take the rows in the files' order, the same in every epoch, and with max_steps "
-                "prepare only those that will be used",
+        .help = "read the rows in file order, the same in every epoch, and with max_steps prepare "
+                "only those that will be used",
         .peer = "ScriptArguments"},
        {.name = "dataset_weights",
         .field = STRATA_FIELD(data.dataset_weights),
@@ -48,13 +48,14 @@ std::vector<Setting> data_settings() {
        {.name = "dataset_columns",
         .field = STRATA_FIELD(data.dataset_columns),
         .resume = Resume::kTraining,
-        .help = "other names of columns: messages=dialog prompt=question completion=answer",
+        .help = "columns under other names: messages=dialog prompt=question completion=answer",
         .peer = "Strata"},
        {.name = "on_bad_row",
         .field = STRATA_FIELD(data.on_bad_row),
         .resume = Resume::kTraining,
         .help =
-            "what a row does that cannot be read or used: end the run, or be left out and counted",
+            "what happens at a row that cannot be read or used: the run ends, or the row is left "
+            "out and counted",
         .peer = "Strata"},
        {.name = "long_rows",
         .field = STRATA_FIELD(data.long_rows),
@@ -65,7 +66,7 @@ std::vector<Setting> data_settings() {
        {.name = "splits",
         .field = STRATA_FIELD(data.splits),
         .resume = Resume::kTraining,
-        .help = "names of the train split and, after a comma, of the test split; slices as in "
+        .help = "names of the train split and, after a comma, of the test split; slices such as "
                 "train[:10%] or train[100:200]+extra",
         .peer = "PEFT examples/sft"},
        {.name = "dataset_train_split",
@@ -87,31 +88,28 @@ std::vector<Setting> data_settings() {
         .range = {.min = 1},
         .null_means = "none",
         .help = "longest sequence in tokens; none (or null): rows stay whole; with packing, the "
-                "length of a "
-                "packed "
-                "row"},
+                "length of a packed row"},
        {.name = "packing",
         .field = STRATA_FIELD(data.packing),
         .resume = Resume::kTraining,
-        .help =
-            "put several examples into one row; they do not see each other (with packing_strategy "
-            "wrapped a row is one document, and they do)"},
+        .help = "put several examples into one row, where they do not attend to each other (with "
+                "packing_strategy wrapped a row is one document, and they do)"},
        {.name = "packing_strategy",
         .field = STRATA_FIELD(data.packing_strategy),
         .resume = Resume::kTraining,
         .choices = {"bfd", "bfd_split", "wrapped"},
         .synonyms = {{"bfd-requeue", "bfd_split"}},
-        .help = "bfd: best fit, longest first; bfd_split: the same, and what is longer than "
-                "max_length is split instead of cut; wrapped: one stream cut into rows, each "
-                "of which is one document"},
+        .help = "bfd: best fit, longest first; bfd_split: the same, but rows longer than "
+                "max_length are split instead of truncated; wrapped: one stream cut into rows, "
+                "each of which is one document"},
        {.name = "block_size",
         .kind = Kind::kTranslated,
-        .help = "tokens of the pieces into which all rows, one behind another, are cut: max_length "
-                "with packing and packing_strategy wrapped",
+        .help = "join all rows and cut them into pieces of this many tokens: max_length with "
+                "packing and packing_strategy wrapped",
         .peer = "run_clm.py"},
        {.name = "eval_packing",
         .field = STRATA_FIELD(data.eval_packing),
-        .help = "packing of the test split; default: as packing"},
+        .help = "packing of the test split; default: same as packing"},
        {.name = "completion_only_loss",
         .field = STRATA_FIELD(data.completion_only_loss),
         .resume = Resume::kTraining,
@@ -139,13 +137,13 @@ std::vector<Setting> data_settings() {
        {.name = "add_special_tokens",
         .field = STRATA_FIELD(data.add_special_tokens),
         .resume = Resume::kTraining,
-        .help = "let the tokenizer add its tokens (like BOS) to each row; default: to text, not to "
-                "conversations, whose template writes them",
+        .help = "let the tokenizer add its tokens (such as BOS) to each row; default: to text, not "
+                "to conversations, whose template writes them",
         .peer = "PEFT examples/sft"},
        {.name = "append_concat_token",
         .field = STRATA_FIELD(data.append_concat_token),
         .resume = Resume::kTraining,
-        .help = "end every row with the end-of-sequence token, conversations too",
+        .help = "end every row with the end-of-sequence token, also conversations",
         .peer = "PEFT examples/sft"},
        {.name = "dataset_kwargs",
         .kind = Kind::kTranslated,
@@ -154,7 +152,7 @@ std::vector<Setting> data_settings() {
         .aliases = {"preprocessing_num_workers"},
         .field = STRATA_FIELD(data.dataset_num_proc),
         .range = {.min = 1, .max = 1024},
-        .help = "threads that prepare the data; default: all cores. Never changes the result"},
+        .help = "threads that prepare the data; they never change the result; default: all cores"},
        {.name = "dataset_cache",
         .field = STRATA_FIELD(data.dataset_cache),
         .help =
@@ -211,20 +209,21 @@ std::vector<Setting> pair_settings() {
         .field = STRATA_FIELD(data.max_source_length),
         .resume = Resume::kTraining,
         .range = {.min = 1, .max = 1 << 23},
-        .help = "seq2seq: longest source in tokens; its end is cut"},
+        .help = "seq2seq: longest source in tokens; longer ones are truncated"},
        {.name = "max_target_length",
         .field = STRATA_FIELD(data.max_target_length),
         .resume = Resume::kTraining,
         .range = {.min = 1, .max = 1 << 23},
-        .help = "seq2seq: longest target in tokens; its end is cut"},
+        .help = "seq2seq: longest target in tokens; longer ones are truncated"},
        {.name = "predict_with_generate",
         .field = STRATA_FIELD(train.predict_with_generate),
-        .help = "seq2seq: evaluations generate answers and report the share of exact ones",
+        .help = "seq2seq: evaluations generate outputs and report the share that match the target "
+                "exactly",
         .peer = "Seq2SeqTrainingArguments"},
        {.name = "generation_max_length",
         .field = STRATA_FIELD(train.generation_max_length),
         .range = {.min = 2},
-        .help = "seq2seq: longest generated answer in tokens, the start token counted; default: "
+        .help = "seq2seq: longest generated output in tokens, including the start token; default: "
                 "max_target_length",
         .peer = "Seq2SeqTrainingArguments"}});
 }

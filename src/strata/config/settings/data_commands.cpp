@@ -19,7 +19,7 @@ std::vector<Setting> build_tokenize_table() {
                "one, in any form that training reads, else text"},
       {.name = "decode",
        .field = STRATA_FIELD(tokenize.decode),
-       .help = "the other way: a line is a JSON list of ids, or an object with \"ids\""},
+       .help = "decode instead: a line is a JSON list of ids, or an object with \"ids\""},
       {.name = "file_lengths",
        .field = STRATA_FIELD(tokenize.file_lengths),
        .help = "truncate and pad as the sections truncation and padding of tokenizer.json say, and "
@@ -50,7 +50,7 @@ std::vector<Setting> build_preview_table() {
       {.name = "output_html",
        .aliases = {"html"},
        .field = STRATA_FIELD(preview.output_html),
-       .help = "write a page with the same here"}};
+       .help = "also write the preview to this HTML file"}};
   for (Setting& setting : table) setting.group = "preview";
   return table;
 }

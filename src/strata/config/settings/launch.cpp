@@ -38,7 +38,7 @@ std::vector<Setting> launcher_settings() {
       {.name = "gpu_ids",
        .field = STRATA_FIELD(launch.gpu_ids),
        .synonyms = {{"all", ""}},
-       .help = "devices to use, as 0,1; all: every one",
+       .help = "devices to use, such as 0,1; all: every one",
        .in_accelerate_file = true},
       {.name = "num_cpu_threads_per_process",
        .field = STRATA_FIELD(launch.num_cpu_threads_per_process),
@@ -52,29 +52,28 @@ std::vector<Setting> launcher_settings() {
        .field = STRATA_FIELD(launch.tee),
        .synonyms = {{"0", ""}, {"none", ""}},
        .help = "what is shown of a rank that writes to log_dir: 0 nothing, 1 its output, 2 its "
-               "errors, 3 both; or by rank of this machine, as 0:1,1:3"},
+               "errors, 3 both; or per rank of this machine, such as 0:1,1:3"},
       {.name = "enable_cpu_affinity",
        .field = STRATA_FIELD(launch.enable_cpu_affinity),
-       .help = "give every rank cores of its own, neighbours in the machine",
+       .help = "give every rank its own cores, which are neighbours in the machine",
        .in_accelerate_file = true},
       {.name = "max_restarts",
        .field = STRATA_FIELD(launch.max_restarts),
        .range = {.min = 0},
        .help =
-           "times that all ranks are started again after one failed; they go on from the newest "
+           "how often all ranks are restarted after one has failed; they continue from the newest "
            "checkpoint that the run has saved"},
       {.name = "rdzv_backend",
        .field = STRATA_FIELD(launch.rdzv_backend),
        .refused = {"etcd", "etcd-v2", "zeus"},
-       .help = "how the machines' launchers, which meet at main_process_ip and main_process_port, "
-               "are numbered: by machine_rank (static), or as they come (c10d)",
+       .help = "how the machines, which meet at main_process_ip and main_process_port, are "
+               "numbered: by machine_rank (static), or in order of arrival (c10d)",
        .in_accelerate_file = true},
       {.name = "rdzv_conf",
        .field = STRATA_FIELD(launch.rdzv_conf),
        .synonyms = {{"none", ""}},
-       .help =
-           "join_timeout=SECONDS (or timeout) that machines wait for each other at every start, "
-           "is_host=true or false (c10d)"},
+       .help = "join_timeout=SECONDS (or timeout): how long machines wait for each other at every "
+               "start; is_host=true or false (c10d)"},
       {.name = "hang_timeout",
        .field = STRATA_FIELD(launch.hang_timeout_s),
        .range = {.min = 0},
@@ -83,7 +82,7 @@ std::vector<Setting> launcher_settings() {
        .peer = "Strata"},
       {.name = "dry_run",
        .field = STRATA_FIELD(launch.dry_run),
-       .help = "print settings, ranks, units, schedule and memory plan of one rank and end; needs "
+       .help = "print settings, ranks, units, schedule and memory plan of one rank and exit; needs "
                "config.json, no weights",
        .peer = "Strata"},
       {.name = "no_python",

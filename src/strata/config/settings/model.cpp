@@ -18,8 +18,8 @@ std::vector<Setting> file_settings() {
                     {{.name = "recipe",
                       .field = STRATA_FIELD(recipe),
                       .choices = recipe_names(),
-                      .help = "the command's name, or the constants of "
-                              "peft_lora_seq2seq_accelerate_fsdp.py as defaults"},
+                      .help = "name of the command; peft_lora_seq2seq: defaults from "
+                              "peft_lora_seq2seq_accelerate_fsdp.py"},
                      {.name = "config",
                       .kind = Kind::kSource,
                       .is_path = true,
@@ -44,8 +44,7 @@ std::vector<Setting> model_settings() {
        {.name = "model_revision",
         .field = STRATA_FIELD(model.model_revision),
         .synonyms = {{"none", "main"}, {"", "main"}},
-        .help = "branch, tag or commit of a model that is named on the Hub, and of "
-                "its tokenizer"},
+        .help = "branch, tag or commit of a model on the Hub, and of its tokenizer"},
        {.name = "config_name",
         .field = STRATA_FIELD(model.config_name),
         .is_path = true,
@@ -63,7 +62,8 @@ std::vector<Setting> model_settings() {
         .field = STRATA_FIELD(model.dtype),
         .choices = {"auto", "float32", "bfloat16", "float16"},
         .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
-        .help = "element type of frozen weights at rest, and of a whole model's result"},
+        .help = "element type of frozen weights in memory, and of the result when the whole model "
+                "is trained"},
        {.name = "model_init_kwargs",
         .kind = Kind::kTranslated,
         .help = "mapping (or its JSON text) of dtype, revision, attn_implementation, "
@@ -77,21 +77,21 @@ std::vector<Setting> model_settings() {
         .peer = "run_clm.py"},
        {.name = "mean_resizing",
         .field = STRATA_FIELD(model.mean_resizing),
-        .help = "rows of new tokens start around the mean of the old ones; false: "
-                "as those of an untrained model",
+        .help = "embeddings of new tokens start around the mean of the old ones; false: as in an "
+                "untrained model",
         .peer = "resize_token_embeddings"},
        {.name = "resize_to_multiple_of",
         .field = STRATA_FIELD(model.resize_to_multiple_of),
         .range = {.min = 1},
-        .help = "rows of the embedding when tokens are added; default: 8 for "
-                "chat_template_format, 64 for chat_template_path",
+        .help = "round the embedding's rows up to a multiple of this when tokens are added; "
+                "default: 8 for chat_template_format, 64 for chat_template_path",
         .peer = "clone_chat_template"},
        {.name = "router_aux_loss_coef",
         .field = STRATA_FIELD(model.router_aux_loss_coef),
         .resume = Resume::kTraining,
         .range = {.min = 0},
-        .help = "weight of the loss that balances the experts of a mixture, 0: none; "
-                "default: config.json's, 0.001 where it says nothing",
+        .help = "weight of the loss that balances the experts of a mixture; 0: none; default: "
+                "config.json's, else 0.001",
         .peer = "SFTConfig"},
        {.name = "adapter_name_or_path",
         .field = STRATA_FIELD(model.adapter_name_or_path),

@@ -27,7 +27,7 @@ std::vector<Setting> unsupported(std::string_view peer, std::vector<Known> known
 }
 
 constexpr std::string_view kReference =
-    "the reference is the model that training starts from: of a new adapter its base";
+    "the reference is the model that training starts from; for a new adapter, its base";
 constexpr std::string_view kHub = "nothing is uploaded; the result stays in output_dir";
 constexpr std::string_view kMetrics = "metrics go to metrics.jsonl in output_dir";
 constexpr std::string_view kLoader = "batches are made in threads of the rank";
@@ -40,8 +40,8 @@ std::vector<Known> optimization() {
   return {
       {"optim_target_modules", {"none"}, "use the settings of adamw"},
       {"average_tokens_across_devices", {"true"}, "the loss is the mean over all ranks", true},
-      {"bf16_full_eval", {"false"}, "evaluation computes as training does", true},
-      {"fp16_full_eval", {"false"}, "evaluation computes as training does", true},
+      {"bf16_full_eval", {"false"}, "evaluation computes in the same types as training", true},
+      {"fp16_full_eval", {"false"}, "evaluation computes in the same types as training", true},
       {"fp16_opt_level", {"o1", "*"}, "apex is not used"},
       {"half_precision_backend", {"auto", "*"}, "apex is not used"},
       {"fp16_backend", {"auto", "*"}, "apex is not used"},
@@ -93,7 +93,7 @@ std::vector<Known> evaluation_and_saving() {
       {"save_on_each_node", {"false", "*"}, "every rank writes its own shard", true},
       {"save_safetensors", {"true"}, "weights are written as safetensors", true},
       {"enable_jit_checkpoint", {"false"}, "set save_steps", true},
-      {"ignore_data_skip", {"false"}, "resuming seeks in the data at once", true},
+      {"ignore_data_skip", {"false"}, "resuming jumps to its place in the data", true},
       {"restore_callback_states_from_checkpoint", {"false"}, "there are no callbacks", true},
       {"overwrite_output_dir",
        {"false", "*"},
@@ -119,11 +119,11 @@ std::vector<Known> loading_and_ranks() {
       // Keys of accelerator_config.
       {"split_batches", {"false"}, "per_device_train_batch_size is the rows of one rank", true},
       {"dispatch_batches", {"none", "false", "*"}, "every rank reads its own rows"},
-      {"even_batches", {"true"}, "all ranks take as many batches", true},
+      {"even_batches", {"true"}, "all ranks take the same number of batches", true},
       {"use_seedable_sampler", {"true"}, "the order of rows follows from the seed", true},
       {"non_blocking", {"false", "*"}, kLoader, true},
       {"gradient_accumulation_kwargs", {"none"}, "set gradient_accumulation_steps"},
-      {"parallelism_config", {"none"}, "set parallelism_config_dp_shard_size and the like"},
+      {"parallelism_config", {"none"}, "set parallelism_config_dp_shard_size and similar settings"},
       {"ddp_find_unused_parameters", {"none", "*"}, kDdp, true},
       {"ddp_bucket_cap_mb", {"none", "*"}, kDdp},
       {"ddp_broadcast_buffers", {"none", "*"}, kDdp, true},
@@ -162,19 +162,19 @@ std::vector<Known> dpo() {
   return {
       {"precompute_ref_log_probs",
        {"false", "*"},
-       "a reference is asked once, before the first step, or when it has moved",
+       "the reference is evaluated once, before the first step, or after each of its updates",
        true},
       // Settings of earlier versions.
       {"reference_free",
        {"false"},
-       "the recipe dpo compares with the reference, orpo and cpo have none",
+       "the recipe dpo compares with a reference; use orpo or cpo, which have none",
        true},
       {"force_use_ref_model", {"false"}, kReference, true},
       {"model_adapter_name", {"none"}, kReference},
       {"ref_adapter_name", {"none"}, kReference},
-      {"label_pad_token_id", {"-100", "*"}, "what is not trained needs no id"},
+      {"label_pad_token_id", {"-100", "*"}, "untrained tokens need no id"},
       {"padding_value", {"none", "*"}, "nothing is ever padded here"},
-      {"max_completion_length", {"none"}, "use max_length, of a prompt with its answer"},
+      {"max_completion_length", {"none"}, "use max_length, which covers prompt and answer"},
       {"is_encoder_decoder", {"none", "false"}, "the losses are those of causal models"},
       {"generate_during_eval", {"false"}, "evaluation computes the loss and the rewards", true},
       {"use_logits_to_keep", {"false", "*"}, "logits never exist as a whole", true},
@@ -187,17 +187,17 @@ std::vector<Known> seq2seq() {
       {"ignore_pad_token_for_loss", {"true"}, "padding is never trained", true},
       {"pad_to_max_length", {"false", "*"}, "padding has no influence on the result", true},
       {"val_max_target_length", {"none"}, "set max_target_length"},
-      {"num_beams", {"none", "1"}, "answers are generated greedily"},
-      {"generation_num_beams", {"none", "1"}, "answers are generated greedily"},
-      {"generation_config", {"none"}, "answers are generated greedily"},
+      {"num_beams", {"none", "1"}, "outputs are generated greedily"},
+      {"generation_num_beams", {"none", "1"}, "outputs are generated greedily"},
+      {"generation_config", {"none"}, "outputs are generated greedily"},
       {"sortish_sampler", {"false"}, "leave it off", true},
-      {"test_file", {"none"}, "evaluate on it as validation_file"},
+      {"test_file", {"none"}, "pass it as validation_file to evaluate on it"},
       {"max_train_samples",
        {"none"},
        "take a slice of dataset_name: --splits \"train[:100],test\""},
       {"max_eval_samples", {"none"}, "take a slice of dataset_name: --splits \"train,test[:100]\""},
       {"max_predict_samples", {"none", "*"}, "evaluations are the only predictions"},
-      {"overwrite_cache", {"false", "*"}, "the cache knows its files by content", true},
+      {"overwrite_cache", {"false", "*"}, "the cache identifies files by content", true},
   };
 }
 
@@ -205,10 +205,10 @@ std::vector<Known> classification() {
   return {
       {"metric_name",
        {"none", "accuracy", "f1", "mse"},
-       "evaluations give accuracy and f1, of numbers mse; those of GLUE follow from task_name"},
-      {"shuffle_train_dataset", {"false", "*"}, "every epoch has an order of its own", true},
+       "evaluations report accuracy and f1, for numbers mse; task_name sets GLUE's"},
+      {"shuffle_train_dataset", {"false", "*"}, "every epoch has its own order", true},
       {"shuffle_seed", {"42", "*"}, "the order of rows follows from seed"},
-      {"remove_splits", {"none", "*"}, "splits names those that are read"},
+      {"remove_splits", {"none", "*"}, "splits names the ones to read"},
       {"remove_columns", {"none", "*"}, "only known columns are read"},
   };
 }
@@ -217,11 +217,11 @@ std::vector<Known> quantisation() {
   const std::vector<std::string_view> kStorageTypes = {"uint8",    "int8",    "float16",
                                                        "bfloat16", "float32", "float64"};
   return {
-      {"bnb_4bit_quant_storage", kStorageTypes, "codes are sharded as the bytes they are"},
-      {"bnb_4bit_quant_storage_dtype", kStorageTypes, "codes are sharded as the bytes they are"},
+      {"bnb_4bit_quant_storage", kStorageTypes, "quantised weights are sharded as bytes"},
+      {"bnb_4bit_quant_storage_dtype", kStorageTypes, "quantised weights are sharded as bytes"},
       {"llm_int8_enable_fp32_cpu_offload",
        {"false", "*"},
-       "the home of a weight is any memory",
+       "weights can be kept in any memory",
        true},
       {"llm_int8_has_fp16_weight", {"false"}, "the quantised base is frozen", true},
   };

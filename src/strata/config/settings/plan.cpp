@@ -17,13 +17,13 @@ std::span<const Setting> plan_settings_table() {
        .group = "plan"},
       {.name = "device",
        .field = STRATA_FIELD(plan.device),
-       .help =
-           "what computes: cpu, as this machine's; cuda: an accelerator with bf16; auto: cpu, or "
-           "cuda where device_memory is given without use_cpu",
+       .help = "what computes: cpu, like this machine's; cuda: a GPU with bf16; auto: cuda if "
+               "device_memory is given without use_cpu, else cpu",
        .group = "plan"},
       {.name = "device_memory",
        .field = STRATA_FIELD(plan.device_memory),
-       .help = "what one rank may use, such as 80GB or 24GiB; settings that fit are looked for",
+       .help = "memory that one rank may use, such as 80GB or 24GiB; the plan looks for settings "
+               "that fit",
        .group = "plan"},
       {.name = "schedule",
        .field = STRATA_FIELD(plan.show_schedule),
@@ -41,7 +41,7 @@ std::span<const Setting> plan_settings_table() {
       {.name = "library_name",
        .field = STRATA_FIELD(plan.library_name),
        .choices = {"transformers"},
-       .help = "whose models are read; accelerate's timm is not",
+       .help = "library whose models are read; timm is not supported",
        .group = "plan"}};
   return table;
 }

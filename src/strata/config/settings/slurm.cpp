@@ -23,10 +23,10 @@ std::vector<Setting> job_settings() {
        .help = "cores of each machine (one task runs on it); 0: what SLURM gives"},
       {.name = "mem",
        .field = STRATA_FIELD(slurm.mem),
-       .help = "memory of each machine, as 200G; 0: all of it; default: what SLURM gives"},
+       .help = "memory of each machine, such as 200G; 0: all of it; default: what SLURM gives"},
       {.name = "time",
        .field = STRATA_FIELD(slurm.time),
-       .help = "time limit, as 24:00:00; default: the partition's"},
+       .help = "time limit, such as 24:00:00; default: the partition's"},
       {.name = "partition", .field = STRATA_FIELD(slurm.partition), .help = "partition"},
       {.name = "account", .field = STRATA_FIELD(slurm.account), .help = "account"},
       {.name = "qos", .field = STRATA_FIELD(slurm.qos), .help = "quality of service"},
@@ -41,7 +41,8 @@ std::vector<Setting> job_settings() {
        .help = "file of the job's output, in sbatch's patterns"},
       {.name = "sbatch_options",
        .field = STRATA_FIELD(slurm.sbatch_options),
-       .help = "further options of sbatch, as --sbatch_options=\"--reservation=x --licenses=y\""},
+       .help = "further options of sbatch, such as --sbatch_options=\"--reservation=x "
+               "--licenses=y\""},
   };
 }
 
@@ -49,9 +50,8 @@ std::vector<Setting> run_settings() {
   return {
       {.name = "requeue",
        .field = STRATA_FIELD(slurm.requeue),
-       .help =
-           "put the job back into the queue when it was stopped before its end; it resumes from "
-           "the newest checkpoint"},
+       .help = "requeue the job if it was stopped before its end; it resumes from the newest "
+               "checkpoint"},
       {.name = "stop_seconds",
        .field = STRATA_FIELD(slurm.stop_seconds),
        .range = {.min = 30, .max = 65535},
@@ -61,23 +61,23 @@ std::vector<Setting> run_settings() {
        .help = "image in which the program runs; default: none"},
       {.name = "container_mounts",
        .field = STRATA_FIELD(slurm.container_mounts),
-       .help = "folders that the container sees, as /data,/shared:/shared"},
+       .help = "folders that the container sees, such as /data,/shared:/shared"},
       {.name = "container_runtime",
        .field = STRATA_FIELD(slurm.container_runtime),
        .help = "what starts the container; auto: apptainer for a .sif file, else pyxis"},
       {.name = "setup",
        .field = STRATA_FIELD(slurm.setup),
-       .help = "shell commands before the start, as \"module load gcc; source env.sh\""},
+       .help = "shell commands before the start, such as \"module load gcc; source env.sh\""},
       {.name = "program",
        .field = STRATA_FIELD(slurm.program),
-       .help = "strata on the machines; default: this program (in a container: strata)"},
+       .help = "path of strata on the machines; default: this program (in a container: strata)"},
       {.name = "script",
        .field = STRATA_FIELD(slurm.script),
-       .help = "file that is written; default: standard output, with --submit JOB_NAME.sbatch"},
+       .help = "file to write; default: standard output, with --submit JOB_NAME.sbatch"},
       {.name = "overwrite",
        .kind = Kind::kSource,
        .is_switch = true,
-       .help = "replace a file of another content"},
+       .help = "replace an existing file whose content differs"},
       {.name = "submit", .field = STRATA_FIELD(slurm.submit), .help = "hand the script to sbatch"},
   };
 }
@@ -110,7 +110,7 @@ std::span<const Setting> env_settings_table() {
       {.name = "config_file",
        .kind = Kind::kSource,
        .is_path = true,
-       .help = "file of accelerate that is judged; default: the one that launch would read",
+       .help = "configuration file of accelerate to check; default: the one that launch would read",
        .group = "form"},
   };
   return table;

@@ -44,7 +44,7 @@ std::vector<Setting> optimizer_settings() {
        .resume = Resume::kBoth,
        .null_means = "none",
        .normal = normal_optim_args,
-       .help = "of sgd: momentum=M, dampening=D, nesterov=true, with commas between; none: plain "
+       .help = "for sgd: momentum=M, dampening=D, nesterov=true, separated by commas; none: plain "
                "gradient descent"},
       {.name = "learning_rate",
        .field = STRATA_FIELD(optim.learning_rate),
@@ -55,11 +55,12 @@ std::vector<Setting> optimizer_settings() {
        .field = STRATA_FIELD(optim.weight_decay),
        .resume = Resume::kTraining,
        .range = {.min = 0},
-       .help = "decoupled weight decay; norms and biases are spared unless decay_norms_and_biases"},
+       .help = "decoupled weight decay; not applied to norms and biases unless "
+               "decay_norms_and_biases"},
       {.name = "decay_norms_and_biases",
        .field = STRATA_FIELD(optim.decay_norms_and_biases),
        .resume = Resume::kTraining,
-       .help = "weight decay moves every trained weight; a ds_config with an optimizer sets it",
+       .help = "apply weight decay to every trained weight; a ds_config with an optimizer sets it",
        .peer = "Strata"},
       {.name = "adam_beta1",
        .field = STRATA_FIELD(optim.adam_beta1),
@@ -75,7 +76,7 @@ std::vector<Setting> optimizer_settings() {
        .field = STRATA_FIELD(optim.adam_epsilon),
        .resume = Resume::kTraining,
        .range = {.min = 0},
-       .help = "added to the root of the second moment"},
+       .help = "added to the square root of the second moment"},
       {.name = "max_grad_norm",
        .aliases = {"gradient_clipping"},
        .field = STRATA_FIELD(optim.max_grad_norm),
@@ -88,13 +89,14 @@ std::vector<Setting> optimizer_settings() {
        .field = STRATA_FIELD(train.label_smoothing_factor),
        .resume = Resume::kTraining,
        .range = {.min = 0, .max = 1},
-       .help = "share of each target that all tokens get alike, in training and evaluation"},
+       .help = "share of each target's probability that is spread evenly over all tokens, in "
+               "training and evaluation"},
       {.name = "neftune_noise_alpha",
        .field = STRATA_FIELD(train.neftune_noise_alpha),
        .resume = Resume::kTraining,
        .range = {.min = 0},
-       .help = "NEFTune: uniform noise on embedded tokens while training, at most this by the root "
-               "of a row's tokens times channels"},
+       .help = "NEFTune: uniform noise on the embeddings in training, at most this / sqrt(tokens "
+               "of the row * hidden size)"},
       {.name = "lr_scheduler_type",
        .field = STRATA_FIELD(optim.lr_scheduler_type),
        .resume = Resume::kTraining,
@@ -113,7 +115,7 @@ std::vector<Setting> optimizer_settings() {
        .field = STRATA_FIELD(optim.warmup_steps),
        .resume = Resume::kTraining,
        .range = {.min = 0},
-       .help = "updates of warm-up; below 1: fraction of all updates"},
+       .help = "warm-up updates; below 1: fraction of all updates"},
       {.name = "warmup_ratio",
        .field = STRATA_FIELD(optim.warmup_ratio),
        .resume = Resume::kTraining,
@@ -132,21 +134,21 @@ std::vector<Setting> loop_settings() {
        .aliases = {"per_gpu_train_batch_size"},
        .field = STRATA_FIELD(train.per_device_train_batch_size),
        .range = {.min = 1},
-       .help = "rows of a micro-batch on each rank"},
+       .help = "rows per micro-batch on each rank"},
       {.name = "auto_find_batch_size",
        .field = STRATA_FIELD(train.auto_find_batch_size),
        .is_switch = true,
-       .help = "take as many rows as fit into memory by the plan, at most "
+       .help = "use as many rows as fit into memory according to the plan, at most "
                "per_device_train_batch_size"},
       {.name = "per_device_eval_batch_size",
        .aliases = {"per_gpu_eval_batch_size"},
        .field = STRATA_FIELD(train.per_device_eval_batch_size),
        .range = {.min = 1},
-       .help = "rows of an evaluation batch on each rank"},
+       .help = "rows per evaluation batch on each rank"},
       {.name = "gradient_accumulation_steps",
        .field = STRATA_FIELD(train.gradient_accumulation_steps),
        .range = {.min = 1},
-       .help = "micro-batches of one update",
+       .help = "micro-batches per update",
        .scope = Scope::kBoth},
       {.name = "num_train_epochs",
        .field = STRATA_FIELD(train.num_train_epochs),
@@ -155,7 +157,7 @@ std::vector<Setting> loop_settings() {
       {.name = "max_steps",
        .field = STRATA_FIELD(train.max_steps),
        .range = {.min = -1},
-       .help = "updates of the run, instead of num_train_epochs; -1: not set"},
+       .help = "number of updates, instead of num_train_epochs; -1: not set"},
       {.name = "dataloader_drop_last",
        .field = STRATA_FIELD(train.dataloader_drop_last),
        .resume = Resume::kTraining,
@@ -164,8 +166,8 @@ std::vector<Setting> loop_settings() {
        .field = STRATA_FIELD(train.train_sampling_strategy),
        .resume = Resume::kTraining,
        .refused = {"batch_rebalance"},
-       .help = "order of the examples; group_by_length: those of about the same length in one "
-               "batch, the longest first"},
+       .help = "order of the examples; group_by_length: examples of similar length in one batch, "
+               "the longest first"},
       {.name = "accelerator_config",
        .kind = Kind::kTranslated,
        .help = "mapping (or its JSON text) of split_batches, dispatch_batches, even_batches, "
@@ -179,7 +181,7 @@ std::vector<Setting> loop_settings() {
        .peer = "TrainingArguments (until 4.57)"},
       {.name = "seed",
        .field = STRATA_FIELD(train.seed),
-       .help = "decides every random choice of the run"},
+       .help = "seed of every random choice of the run"},
       {.name = "data_seed",
        .field = STRATA_FIELD(train.data_seed),
        .help = "seed of the order of the examples; default: seed"},
@@ -197,28 +199,27 @@ std::vector<Setting> loop_settings() {
       {.name = "report_to",
        .field = STRATA_FIELD(train.report_to),
        .help = "tensorboard (or all): also write what is logged to event files that TensorBoard "
-               "reads; none: only metrics.jsonl in output_dir, which is always there"},
+               "reads; none: only metrics.jsonl in output_dir, which is always written"},
       {.name = "logging_dir",
        .field = STRATA_FIELD(train.logging_dir),
        .is_path = true,
        .help = "folder of the event files; default: TENSORBOARD_LOGGING_DIR, else a new one in "
-               "runs in output_dir"},
+               "output_dir/runs"},
       {.name = "wall_clock_breakdown",
        .field = STRATA_FIELD(train.wall_clock_breakdown),
-       .help = "say at each log where rank 0 spent the time of a step: matrix products, attention, "
-               "waiting for other ranks, and so on; at the end what was sent in a step",
+       .help = "report at each log where rank 0 spent a step's time: matrix products, attention, "
+               "waiting for other ranks, and so on; and at the end what a step sends",
        .peer = "DeepSpeed"},
       {.name = "eval_strategy",
        .aliases = {"evaluation_strategy"},
        .field = STRATA_FIELD(train.eval_strategy),
        .choices = {"no", "steps", "epoch", "end"},
-       .help = "when to evaluate on the test split; end: once, behind the last step"},
+       .help = "when to evaluate on the test split; end: once, after the last step"},
       {.name = "do_eval",
        .kind = Kind::kTranslated,
        .is_switch = true,
        .choices = {"true", "false"},
-       .help = "true: eval_strategy end where that would be no, as the example scripts of "
-               "transformers evaluate",
+       .help = "true: eval_strategy end instead of no, as in transformers' example scripts",
        .peer = "TrainingArguments"},
       {.name = "eval_steps",
        .field = STRATA_FIELD(train.eval_steps),
@@ -249,23 +250,23 @@ std::vector<Setting> loop_settings() {
        .help = "the result is the model of the best checkpoint, not of the last step"},
       {.name = "metric_for_best_model",
        .field = STRATA_FIELD(train.metric_for_best_model),
-       .help = "the value of an evaluation by which checkpoints are compared, with eval_ or "
-               "without; default: loss where load_best_model_at_end or a schedule of the learning "
-               "rate needs one"},
+       .help = "evaluation metric by which checkpoints are compared, with or without eval_; "
+               "default: loss where load_best_model_at_end or the learning-rate schedule needs "
+               "one"},
       {.name = "greater_is_better",
        .field = STRATA_FIELD(train.greater_is_better),
-       .help = "whether the greater value of metric_for_best_model is the better; default: unless "
+       .help = "whether greater values of metric_for_best_model are better; default: true unless "
                "its name ends in loss or mse"},
       {.name = "early_stopping_patience",
        .field = STRATA_FIELD(train.early_stopping_patience),
        .range = {.min = 0},
-       .help = "end training after so many evaluations in a row that were not better than the best "
-               "one before them by metric_for_best_model; none or 0: never",
+       .help = "end training after this many evaluations in a row without a new best "
+               "metric_for_best_model; none or 0: never",
        .peer = "EarlyStoppingCallback"},
       {.name = "early_stopping_threshold",
        .field = STRATA_FIELD(train.early_stopping_threshold),
        .range = {.min = 0},
-       .help = "an evaluation must be better by more than this to count so for "
+       .help = "an evaluation must be better by more than this to count as better for "
                "early_stopping_patience",
        .peer = "EarlyStoppingCallback"},
       {.name = "save_only_model",
@@ -277,23 +278,23 @@ std::vector<Setting> loop_settings() {
        .peer = "Strata"},
       {.name = "full_determinism",
        .field = STRATA_FIELD(train.full_determinism),
-       .help = "on a GPU: only kernels that give the same bits every time, some of them slower; on "
-               "CPUs: the same bits with any number of threads, too"},
+       .help = "on a GPU: only kernels that give the same bits every time, some of which are "
+               "slower; on CPUs: also the same bits with any number of threads"},
       {.name = "tf32",
        .field = STRATA_FIELD(train.tf32),
        .is_switch = true,
        .synonyms = {{"none", "false"}},
-       .help = "on a GPU: products of fp32 values have the 10 bits of tf32, and take a fraction of "
-               "the time"},
+       .help = "on a GPU: multiply fp32 matrices with tf32's 10-bit mantissa, in a fraction of the "
+               "time"},
       {.name = "on_nan",
        .field = STRATA_FIELD(train.on_nan),
-       .help = "an update with a loss or gradient that is not finite: end the run, or leave the "
-               "update out and name its examples",
+       .help = "at an update whose loss or gradient is not finite: end the run, or skip the update "
+               "and name its examples",
        .peer = "Strata"},
       {.name = "max_loss_spike",
        .field = STRATA_FIELD(train.max_loss_spike),
        .range = {.min = 0},
-       .help = "a loss of more than this times the running mean counts as not finite; 0: no bound",
+       .help = "a loss of more than this times the running mean counts as not finite; 0: no limit",
        .peer = "Strata"},
       {.name = "resume_from_checkpoint",
        .field = STRATA_FIELD(train.resume_from_checkpoint),
@@ -302,14 +303,14 @@ std::vector<Setting> loop_settings() {
        .help = "true: the newest checkpoint of output_dir; or a checkpoint's folder"},
       {.name = "max_shard_size",
        .field = STRATA_FIELD(train.max_shard_size),
-       .help = "largest file of the exported model, as 50GB or 200MB",
+       .help = "largest file of the exported model, such as 50GB or 200MB",
        .peer = "save_pretrained"},
       {.name = "save_dtype",
        .field = STRATA_FIELD(train.save_dtype),
        .choices = {"auto", "compute", "float32", "bfloat16", "float16"},
        .synonyms = {{"fp32", "float32"}, {"bf16", "bfloat16"}, {"fp16", "float16"}},
-       .help = "element type of the result's files; auto: of a whole model dtype, of an adapter "
-               "float32; compute: that of bf16 or fp16",
+       .help = "element type of the result's files; auto: dtype for a whole model, float32 for an "
+               "adapter; compute: that of bf16 or fp16",
        .peer = "Strata"},
       {.name = "rehearse",
        .field = STRATA_FIELD(train.rehearse),
@@ -321,14 +322,12 @@ std::vector<Setting> loop_settings() {
       {.name = "profile_step",
        .field = STRATA_FIELD(train.profile_step),
        .range = {.min = 0},
-       .help = "write what this step spends its time on (rank 0) to profile.json in the output "
-               "folder, for chrome://tracing; 0: no step",
+       .help = "write a profile of this step (rank 0) to profile.json in output_dir, for "
+               "chrome://tracing; 0: none",
        .peer = "Strata"},
       {.name = "disable_tqdm",
        .field = STRATA_FIELD(train.disable_tqdm),
-       .help =
-           "only what is logged: no progress bar, nor in its place lines that say where the run "
-           "stands"},
+       .help = "print only what is logged: no progress bar, and no progress lines instead of it"},
   };
 }
 

@@ -96,7 +96,7 @@ Json json_at(const arrow::Array& storage, int64_t row) {
   } catch (const FormatError& error) {
     throw FormatError(
         "found a value of a JSON column that is no JSON ({}), expected JSON text; write the file "
-        "anew, or its column as text",
+        "again, or its column as text",
         error.what());
   }
 }

@@ -41,7 +41,7 @@ std::vector<std::string> columns_of(const Row& row) {
   const bool is_whole = prompt == nullptr || (chosen.is_array() && !prompt->is_array());
   const char* column = !is_whole ? "completion" : chosen.is_array() ? "messages" : "text";
   throw FormatError(
-      "{}: found preference data (columns: {}), expected examples to imitate; train on both "
+      "{}: found preference data (columns: {}), expected single answers to learn; train on both "
       "answers with strata dpo, or on the preferred ones with --dataset_columns {}=chosen",
       row.where(), column_names(row), column);
 }
@@ -262,8 +262,8 @@ void refuse_as_rated(const Row& row, const std::string& text_field) {
   const auto has = [&row](const char* column) { return row.find(column) != nullptr; };
   if (has("chosen") && has("rejected") && has("label") && !has("completion")) {
     throw FormatError(
-        "{}: found \"label\" beside \"chosen\" and \"rejected\", which say themselves what is "
-        "desirable, expected one of both; remove that column from the rows, or rename it",
+        "{}: found \"label\" with \"chosen\" and \"rejected\", which already say what is "
+        "desirable, expected one or the other; remove that column from the rows, or rename it",
         row.where());
   }
   std::vector<std::string> missing;

@@ -216,7 +216,7 @@ std::string left_out_line(const std::string& subject, const std::vector<fs::path
   }
   const size_t others = files.size() - names.size();
   return fmt::format(
-      "{}: left out {}{}: a set is of one kind of files, that of most of them; name others with "
+      "{}: left out {}{}: a data set has one kind of files, the most frequent; name others with "
       "--dataset_name",
       subject, fmt::join(names, ", "), others == 0 ? "" : fmt::format(" and {} more", others));
 }
@@ -296,7 +296,7 @@ std::vector<std::string> describe_ignored(const DataRequest& request) {
       keys.push_back(fmt::format("\"{}\" ({})", key, where));
     }
     if (!keys.empty()) {
-      lines.push_back(fmt::format("found {} in a configuration, of which nothing is made",
+      lines.push_back(fmt::format("found {} in a configuration, which is not supported",
                                   fmt::join(keys, ", ")));
     }
     for (const SplitPart& part : parse_split(request.split)) {

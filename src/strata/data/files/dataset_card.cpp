@@ -219,7 +219,7 @@ void require_known(const DatasetConfiguration& one) {
     if (!changes_rows(key)) continue;
     throw FormatError(
         "{}: found \"{}\" in the configuration \"{}\", expected none that changes how files are "
-        "read; convert its files so that they need it not, or name them with --dataset_name",
+        "read; convert its files so that they do not need it, or name them with --dataset_name",
         where, key, one.name);
   }
 }

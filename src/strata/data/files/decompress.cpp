@@ -39,7 +39,7 @@ void refuse_unpacked_json(const MappedFile& file, std::string_view ending) {
   const auto first = static_cast<char>(file.data()[0]);
   if (first != '{' && first != '[') return;
   throw FormatError(
-      "{}: found '{}' as its first byte, expected a compressed file; take the ending {} off its "
+      "{}: found '{}' as its first byte, expected a compressed file; remove the ending {} from its "
       "name",
       file.path().string(), first, ending);
 }

@@ -136,9 +136,9 @@ void require_separator(const std::vector<std::string>& names, char separator,
   if (at == std::string::npos) return;
   const bool is_tab = names[0][at] == '\t';
   throw FormatError(
-      "{}:1: found \"{}\" as the only column, expected names with commas between; save it {}",
+      "{}:1: found \"{}\" as the only column, expected names separated by commas; save it {}",
       subject, names[0],
-      is_tab ? "under a name that ends with .tsv" : "with commas in the place of semicolons");
+      is_tab ? "under a name that ends with .tsv" : "with commas instead of semicolons");
 }
 
 }  // namespace

@@ -53,8 +53,7 @@ class JsonReader {
       const size_t end = element_end(text, at, line);
       if (at == end && text[end] == ']') {
         throw FormatError(
-            "{}:{}: found a comma behind the last row, expected the array's end; "
-            "remove the comma",
+            "{}:{}: found a comma after the last row, expected the array's end; remove the comma",
             rows_.file(), line);
       }
       rows_.move_to(end, text.size());

@@ -121,15 +121,15 @@ LabelKind kind_of(const Row& row, const std::string& column, const LabelledOptio
   if (options.are_numbers || !has_fraction(label)) return LabelKind::kClass;
   if (!label.is_string()) return LabelKind::kNumber;
   throw FormatError(
-      "{}: found {} as a label, which may be a number to be told or the name of a class, expected "
-      "one of both; add --do_regression true (a number) or false (a class)",
+      "{}: found {} as a label, which may be a number to predict or the name of a class, expected "
+      "one or the other; add --do_regression true (a number) or false (a class)",
       row.where(), shown(label));
 }
 
 [[noreturn]] void refuse_hidden(const Row& row, const std::string& column) {
   throw FormatError(
-      "{}: found -1 in \"{}\", which says that the row has no label (test sets of GLUE are such), "
-      "expected one; take another split (--dataset_test_split validation), or leave such rows out "
+      "{}: found -1 in \"{}\", which says that the row has no label (as in GLUE's test sets), "
+      "expected one; use another split (--dataset_test_split validation), or leave such rows out "
       "with --on_bad_row skip",
       row.where(), column);
 }
@@ -160,7 +160,7 @@ const std::string& name_among(const std::vector<std::string>& names, const Row& 
   }
   throw FormatError(
       "{}: found {} in \"{}\", expected 0 to {} or one of the names that the data set has for "
-      "these (\"{}\"{}); mend the label, or the names in the file or in README.md",
+      "these (\"{}\"{}); correct the label, or the names in the file or in README.md",
       row.where(), shown(label), column, names.size() - 1,
       fmt::join(names | std::views::take(kNamedClasses), "\", \""),
       names.size() > kNamedClasses ? ", ..." : "");

@@ -137,7 +137,7 @@ std::string TurnSpans::render_prefix(size_t count, bool generation_prompt) const
     // Mostly the row's fault, such as a conversation that the assistant begins: it can be skipped.
     throw FormatError(
         "found a conversation whose first {} messages the chat template refuses ({}), expected one "
-        "that the user begins; mend the row, leave it out with --on_bad_row skip, or pass a "
+        "that the user begins; correct the row, leave it out with --on_bad_row skip, or pass a "
         "template with {{% generation %}} blocks",
         count, error.what());
   }
@@ -150,7 +150,7 @@ ByteSpan TurnSpans::find(size_t message) const {
   if (message == 0) {
     throw FormatError(
         "found a conversation that the assistant begins, whose first answer cannot be told from "
-        "what the chat template writes itself, expected one that the user begins; mend the row, "
+        "what the chat template writes itself, expected one that the user begins; correct the row, "
         "leave it out with --on_bad_row skip, or pass a template with {{% generation %}} blocks");
   }
   throw FormatError(

@@ -266,8 +266,8 @@ GgufFile::GgufFile(const std::filesystem::path& path) : file_(path) {
                       info.size_bytes <= size - begin - info.begin && info.begin % alignment == 0;
     if (!fits) {
       throw FormatError(
-          "{}: tensor \"{}\": found {} bytes at {} behind the header of {}, expected "
-          "them aligned to {} within {} bytes; the file is cut off, copy it again",
+          "{}: tensor \"{}\": found {} bytes at {} after the header of {}, expected them aligned "
+          "to {} within {} bytes; the file is cut off, copy it again",
           path.string(), info.tensor.name, info.size_bytes, info.begin, begin, alignment, size);
     }
     info.begin += begin;

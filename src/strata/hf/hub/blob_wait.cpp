@@ -37,7 +37,9 @@ void BlobWait::say(int64_t waited_s, int64_t bytes) const {
   }
   progress_.say(fmt::format("warning: {}: waiting since {} s for {} to download {}{}; it holds {}",
                             blob_.repository, waited_s,
-                            owner ? owner->text() : "another process, not to be seen from here,",
+                            owner ? owner->text()
+                                  : "another process, which is not visible from "
+                                    "here,",
                             blob_.name, come, blob_.lock.string()));
 }
 

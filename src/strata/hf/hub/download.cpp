@@ -126,8 +126,8 @@ class Downloader {
       pause *= 2;
     }
     throw IoError(
-        "{}: found no whole answer in {} (the last: {}), expected the file; try again later, what "
-        "came is kept",
+        "{}: found no complete answer in {} (the last: {}), expected the file; try again later, "
+        "what was downloaded is kept",
         url, counted(tried, "try", "tries"), cause);
   }
 
@@ -135,10 +135,9 @@ class Downloader {
   static void require_answer(const HttpResponse& answer) {
     if (answer.status != 429 && answer.status < 500) return;
     const int64_t seconds = answer.retry_after.count();
-    throw TransientError(
-        fmt::format("the server is busy: status {}{}", answer.status,
-                    seconds > 0 ? fmt::format(", come back in {} s", seconds) : ""),
-        answer.retry_after);
+    throw TransientError(fmt::format("the server is busy: status {}{}", answer.status,
+                                     seconds > 0 ? fmt::format(", retry in {} s", seconds) : ""),
+                         answer.retry_after);
   }
 
   [[noreturn]] void refuse(const std::string& url, int status) const {
@@ -328,7 +327,7 @@ bool is_offline() {
 
 fs::path download_snapshot(const HubRequest& request, const DownloadOptions& options) {
   if (is_offline()) {
-    throw ConfigError("{}: found HF_HUB_OFFLINE, expected leave to download it; unset it",
+    throw ConfigError("{}: found HF_HUB_OFFLINE, expected permission to download it; unset it",
                       request.name);
   }
   try {
@@ -360,7 +359,7 @@ fs::path fetch_snapshot(const HubRequest& request, const DownloadOptions& option
   if (is_whole && (state.is_listed || is_offline() || !is_first_question(state.folder))) {
     return state.folder;
   }
-  std::string cause = "HF_HUB_OFFLINE forbids to download the rest";
+  std::string cause = "HF_HUB_OFFLINE forbids downloading the rest";
   if (!is_offline()) {
     // The commit that is there: the branch may have moved on to other files.
     HubRequest commit = request;
@@ -376,8 +375,8 @@ fs::path fetch_snapshot(const HubRequest& request, const DownloadOptions& option
   if (options.needs) std::erase_if(state.missing, std::not_fn(options.needs));
   if (state.missing.empty()) return state.folder;
   throw IoError(
-      "{}: found a part of its files in the Hub cache ({}) without {}, expected all of them; let "
-      "them be downloaded ({})",
+      "{}: found a part of its files in the Hub cache ({}) without {}, expected all of them; allow "
+      "the download ({})",
       request.name, state.folder.string(), fmt::join(state.missing, ", "), cause);
 }
 

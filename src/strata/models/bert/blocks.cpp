@@ -132,9 +132,8 @@ at::Tensor BertEmbeddings::type_rows(const nn::Batch& batch) const {
   if (!config_.reads_types || !batch.token_types.defined()) return at::zeros_like(batch.ids);
   if (config_.type_vocab_size > 1) return batch.token_types;
   throw ConfigError(
-      "config.json: found type_vocab_size = 1 beside rows of two texts, expected 2 types of "
-      "tokens; "
-      "use a checkpoint that has them, or rows of one text");
+      "config.json: found type_vocab_size = 1 with rows of two texts, expected 2 token types; use "
+      "a checkpoint that has them, or rows of one text");
 }
 
 at::Tensor BertEmbeddings::position_rows(const nn::Batch& batch) const {

@@ -26,8 +26,8 @@ void require_known_shape(const ConfigReader& config, const BertConfig& c) {
 void require_no_convolution(const ConfigReader& config) {
   if (const auto size = config.optional_integer("conv_kernel_size"); size.value_or(0) > 0) {
     throw ConfigError(
-        "config.json: found conv_kernel_size = {}, a convolution beside the first layer, expected "
-        "0; use a checkpoint without one (DeBERTa-v3)",
+        "config.json: found conv_kernel_size = {}, a convolution parallel to the first layer, "
+        "expected 0; use a checkpoint without one (DeBERTa-v3)",
         *size);
   }
 }
@@ -117,7 +117,7 @@ void parse_positions(const ConfigReader& config, BertConfig& c, BertPositionVect
     if (!positions.has_norm) return;
     throw ConfigError(
         "config.json: found norm_rel_ebd layer_norm without relative_attention, expected a table "
-        "behind which it stands; use another checkpoint");
+        "that it normalises; use another checkpoint");
   }
   if (c.num_score_terms == 1) {
     throw ConfigError(

@@ -125,7 +125,7 @@ void require_each_layer(const ConfigReader& config) {
   if (step == 1) return;
   throw ConfigError(
       "config.json: found moe_layer_freq = {}, expected 1, as transformers has it; use a "
-      "checkpoint with experts in every layer behind the first ones",
+      "checkpoint with experts in every layer after the first ones",
       step);
 }
 

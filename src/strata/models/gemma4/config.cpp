@@ -219,8 +219,8 @@ nn::RopeOptions parse_rotation(const ConfigReader& config, const std::string& ki
   const ConfigReader rope(settings, "rope_parameters." + kind + ".");
   if (rope.text("rope_type", "default") == "yarn" && !rope.boolean("truncate", true)) {
     throw ConfigError(
-        "config.json: found {}truncate = False, expected none (the reference reads it beside the "
-        "kinds of layers alone, where it holds for none); remove it",
+        "config.json: found {}truncate = False, expected none (the reference reads it only next to "
+        "the kinds of layers, where it applies to none); remove it",
         rope.prefix());
   }
   settings.erase("truncate");
@@ -305,8 +305,7 @@ Gemma4Config parse_gemma4_config(const Json& json) {
   c.per_layer_vocab_size = config.positive_integer("vocab_size_per_layer_input", 262144);
   if (c.per_layer_size != 0 && c.per_layer_vocab_size < llama.vocab_size) {
     throw ConfigError(
-        "config.json: found vocab_size = {} beside vocab_size_per_layer_input = {}, expected no "
-        "more "
+        "config.json: found vocab_size = {} with vocab_size_per_layer_input = {}, expected no more "
         "tokens than have a vector for each layer; train without new tokens",
         llama.vocab_size, c.per_layer_vocab_size);
   }

@@ -45,7 +45,7 @@ std::vector<bool> parse_kinds(const ConfigReader& config, int64_t num_layers) {
   const auto kinds = read("layer_types"), older = read("layers_block_type");
   if (kinds && older && *kinds != *older) {
     throw FormatError(
-        "config.json: found layers_block_type beside other layer_types, expected one list; remove "
+        "config.json: found layers_block_type with other layer_types, expected one list; remove "
         "layers_block_type");
   }
   if (kinds || older) return kinds ? *kinds : *older;

@@ -22,8 +22,8 @@ void check_dropout(const LlamaConfig& c) {
   }
   if (c.attention_dropout == 0 || std::ranges::count(c.windows, 0) == std::ssize(c.windows)) return;
   throw ConfigError(
-      "config.json: found attention_dropout = {} beside layers with a window, expected 0; set it "
-      "to 0",
+      "config.json: found attention_dropout = {} with sliding-window layers, expected 0; set it to "
+      "0",
       c.attention_dropout);
 }
 

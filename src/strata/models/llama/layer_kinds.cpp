@@ -69,7 +69,7 @@ std::vector<int64_t> parse_windows(const ConfigReader& config, int64_t num_layer
     const bool is_local = types ? types->at(static_cast<size_t>(i)) : (i + 1) % period != 0;
     if (is_local && is_null) {
       throw FormatError(
-          "config.json: found sliding_window = None beside layers with a window, expected an "
+          "config.json: found sliding_window = None with sliding-window layers, expected an "
           "integer of at least 1; fix the file");
     }
     windows.push_back(is_local ? window : 0);

@@ -62,10 +62,10 @@ void LlamaModel::attach_virtual_tokens(nn::VirtualTokens tokens) {
   } else if (config_.has_latents) {
     throw ConfigError(
         "peft_type: found PREFIX_TUNING for a model with latent attention, expected no keys and "
-        "values beside its own; choose PROMPT_TUNING, LORA, IA3 or VERA");
+        "values but its own; choose PROMPT_TUNING, LORA, IA3 or VERA");
   } else if (config_.attention_dropout > 0) {
     throw ConfigError(
-        "config.json: found attention_dropout = {} beside prefix tuning, expected 0; set it to 0",
+        "config.json: found attention_dropout = {} with prefix tuning, expected 0; set it to 0",
         config_.attention_dropout);
   } else {
     for (const auto& layer : layers_) layer->set_prefix(tokens.values, tokens.projection);

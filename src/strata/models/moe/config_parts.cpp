@@ -86,8 +86,8 @@ std::vector<int64_t> same_windows(const ConfigReader& config, const LlamaConfig&
   const auto types = read_layer_types(config, c.num_hidden_layers);
   if (types && std::ranges::count(*types, window.has_value()) != std::ssize(*types)) {
     throw ConfigError(
-        "config.json: found layer_types beside {}, expected all layers to be alike, as "
-        "transformers makes them in this family; remove layer_types",
+        "config.json: found layer_types with {}, expected all layers to be alike, as transformers "
+        "makes them in this family; remove layer_types",
         window ? fmt::format("sliding_window = {}", *window) : "no sliding_window");
   }
   if (!window) return {};

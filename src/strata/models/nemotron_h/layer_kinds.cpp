@@ -71,7 +71,7 @@ std::vector<NemotronLayerKind> parse_nemotron_kinds(const ConfigReader& config) 
   const char* found_key = nullptr;
   const auto take = [&](std::optional<Kinds> kinds, const char* key) {
     if (kinds && found && *kinds != *found) {
-      throw FormatError("config.json: found {} beside other {}, expected the same; remove {}", key,
+      throw FormatError("config.json: found {} with other {}, expected the same; remove {}", key,
                         found_key, key);
     }
     if (!kinds || found) return;

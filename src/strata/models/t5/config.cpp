@@ -22,7 +22,7 @@ nn::Activation parse_activation(const std::string& name, const std::string& key,
   throw ConfigError(
       "config.json: found {} \"{}\", expected relu, gelu, gelu_new or silu{}; use a checkpoint "
       "with one of these",
-      key, value, key == kOwnActivation ? "" : ", or one of them behind \"gated-\"");
+      key, value, key == kOwnActivation ? "" : ", or one of them after \"gated-\"");
 }
 
 // `fallback`: where the file says none.

@@ -181,8 +181,8 @@ at::Tensor shared_attention(const RopeTables& tables, const AttentionOptions& op
   if (context.generation.cache != nullptr || options.prefix != nullptr ||
       options.projection != nullptr) {
     throw InternalError(
-        "attention: found a cache or a prefix beside rows that ranks share, expected neither; "
-        "report this as a bug");
+        "attention: found a cache or a prefix with rows that ranks share, expected neither; report "
+        "this as a bug");
   }
   const HeadShare share{options.num_heads, options.num_kv_heads, options.head_dim,
                         context.batch->sequence};

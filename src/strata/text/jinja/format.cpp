@@ -74,8 +74,8 @@ class ReprWriter {
     } else if (v.is_generator()) {
       // Python prints where in memory it is.
       throw Fault(
-          "found what map, select, reverse or the like gave printed as a whole, expected its "
-          "items; write | list behind that filter");
+          "found the result of map, select, reverse or a similar filter printed as a whole, "
+          "expected its items; write | list after that filter");
     } else {
       out += std::string("<") + v.type_name() + " " + v.as_callable().name + ">";
     }

@@ -30,8 +30,8 @@ void refuse_to_escape(const Value& value) {
   if (!value.is_string() || value.is_marked()) return;
   if (value.text().find_first_of("&<>'\"") == std::string::npos) return;
   throw Fault(
-      "found a text beside what safe or escape gave, in which Jinja writes <, >, & and quotes as "
-      "&lt; and the like, expected plain texts; leave that filter away");
+      "found a text joined to the result of safe or escape, in which Jinja writes <, >, & and "
+      "quotes as &lt; and so on, expected plain texts; remove that filter");
 }
 
 Value marked_as(const Value& source, const Value& made) {

@@ -22,7 +22,7 @@ std::optional<std::string> LossGuard::judge(double loss, double gradient_norm) {
   }
   if (max_spike_ > 0 && seen_ >= kFirstLosses && loss > most_expected()) {
     // For losses above 0 the magnitude is the mean.
-    const std::string bound = magnitude_ > mean_ ? fmt::format("{:.6g} beside a", most_expected())
+    const std::string bound = magnitude_ > mean_ ? fmt::format("{:.6g} with a", most_expected())
                                                  : fmt::format("{} times the", max_spike_);
     return fmt::format("a loss of {:.6g}, expected at most {} running mean of {:.6g}", loss, bound,
                        mean_);

@@ -30,7 +30,7 @@ std::optional<optim::MetricSchedule> metric_schedule(const config::RunConfig& co
   if (!optim::is_metric_schedule(config.optim.lr_scheduler_type)) return std::nullopt;
   if (config.train.eval_strategy == config::Interval::kNo) {
     throw ConfigError(
-        "lr_scheduler_type: found {} with eval_strategy no, expected evaluations to answer to; set "
+        "lr_scheduler_type: found {} with eval_strategy no, expected evaluations to react to; set "
         "eval_strategy to steps or epoch",
         config.optim.lr_scheduler_type);
   }

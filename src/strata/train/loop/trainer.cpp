@@ -37,7 +37,7 @@ std::string risen_loss(const std::vector<Json>& history, double learning_rate) {
   }
   return fmt::format(
       "warning: learning_rate: found {:.4g}, with which the loss rose from {:.4g} to {:.4g}, "
-      "expected it to fall: the result is worse than what it began with; lower it",
+      "expected it to fall: the result is worse than the model it started from; lower it",
       learning_rate, losses.front(), losses.back());
 }
 
@@ -45,8 +45,8 @@ void note_earlier_checkpoints(const fs::path& output_dir, std::vector<std::strin
   const std::vector<fs::path> found = checkpoint::list(output_dir);
   if (found.empty()) return;
   notes.push_back(fmt::format(
-      "warning: output_dir: found {} of an earlier run, this one starts anew; "
-      "resume_from_checkpoint true goes on from it, another output_dir keeps the two apart (here "
+      "warning: output_dir: found {} of an earlier run, this one starts from the beginning; "
+      "resume_from_checkpoint true continues it, another output_dir keeps the two apart (here "
       "save_total_limit removes those whose steps this run has passed)",
       found.back().string()));
 }

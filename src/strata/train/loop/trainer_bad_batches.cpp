@@ -44,8 +44,8 @@ void Trainer::leave_out(StepOutcome& outcome, const std::string& why) {
     // Every rank comes here with the same words.
     const std::string advice =
         fault.is_of_base
-            ? ": neither the rows nor learning_rate is at fault; take another copy of the model, "
-              "or mend that tensor"
+            ? ": neither the rows nor learning_rate is at fault; use another copy of the model, or "
+              "repair that tensor"
             : fmt::format(
                   "; the weights are those of step {}: lower learning_rate or look at the "
                   "data, then resume from the last checkpoint, or set on_nan to rollback",

@@ -93,12 +93,12 @@ Trainer::Evaluation Trainer::evaluate(bool decides) {
 std::string Trainer::early_end_line() const {
   const int64_t counter = early_stopping_.counter();
   std::string line = fmt::format(
-      "early stopping: {} has not become better in {} evaluation{} (early_stopping_patience {}); "
+      "early stopping: {} has not improved in {} evaluation{} (early_stopping_patience {}); "
       "training ends after step {} of {}",
       checkpoints_.best().metric(), counter, counter == 1 ? "" : "s",
       *config_.train.early_stopping_patience, step_, plan_.max_steps);
   // A resumed run that goes no further: it was the whole run that was saved.
-  if (step_ == checkpoints_.first_step()) line += "; raise early_stopping_patience to train on";
+  if (step_ == checkpoints_.first_step()) line += "; raise early_stopping_patience to continue";
   return line;
 }
 

@@ -68,8 +68,8 @@ void Trainer::go_on_with_schedule(const Json& progress,
   }
   note(
       fmt::format("warning: resume_from_checkpoint: found no state of lr_scheduler_type {}, "
-                  "expected that of a run that had it; the schedule begins anew at a learning rate "
-                  "of {}",
+                  "expected that of a run that had it; the schedule starts again at a learning "
+                  "rate of {}",
                   type, metric_schedule_->learning_rate()));
 }
 
@@ -137,7 +137,7 @@ void Trainer::load_best() {
       [this](const report::TrainerState&, const Json& progress) {
         has_learned_ = progress.value("has_learned", false);
       },
-      checkpoints_.last(step_) ? fmt::format("the last step is whole in checkpoint-{}", step_)
+      checkpoints_.last(step_) ? fmt::format("the last step is complete in checkpoint-{}", step_)
                                : "");
   best_step_ = checkpoint::step_of(folder);
   best_checkpoint_ = folder;

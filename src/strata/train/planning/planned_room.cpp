@@ -77,9 +77,10 @@ std::optional<std::string> memory_warning(const comm::Mesh& mesh, at::Device dev
   const std::string sharing =
       num_sharers == 1 ? "" : fmt::format(" for each of {} ranks", num_sharers);
   return fmt::format(
-      "warning: memory: found {} free{}, expected the {} that a rank will take by the plan; where "
-      "memory runs out the system ends the run: lower per_device_train_batch_size or max_length, "
-      "quantise or offload, or use more machines (strata plan --device_memory SIZE says what fits)",
+      "warning: memory: found {} free{}, expected the {} that a rank will take according to the "
+      "plan; if memory runs out the system kills the run: lower per_device_train_batch_size or "
+      "max_length, quantise or offload, or use more machines (strata plan --device_memory SIZE "
+      "says what fits)",
       memory::size_text(found), sharing, memory::size_text(*bytes_to_come));
 }
 

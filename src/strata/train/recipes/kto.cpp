@@ -115,7 +115,7 @@ std::vector<double> ask_of_rows(const data::MicroBatch& batch, const AskModel& a
 std::unique_ptr<Recipe> make_kto(const BeforeTraining& before) {
   ReferenceQuestion question{.noun = "answer", .numbers = {"the answer"}, .ask = ask_of_rows};
   if (config::estimates_divergence(before.config)) {
-    question.numbers.emplace_back("another row's answer behind the prompt");
+    question.numbers.emplace_back("another row's answer after the prompt");
   }
   return std::make_unique<Kto>(before.config, Reference(before, std::move(question)));
 }

@@ -10,7 +10,7 @@
 namespace strata::train {
 namespace {
 
-constexpr const char* kAskingPhase = "asking the reference";
+constexpr const char* kAskingPhase = "evaluating the reference";
 
 // Until its end the model has the reference's weights.
 class AsReference {
@@ -67,8 +67,8 @@ void Reference::begin(int64_t step) {
   if (std::exchange(is_told_, true)) return;
   before_.progress = [](const std::string&, int64_t, double) {};
   before_.notes.push_back(fmt::format(
-      "reference: follows the model behind each {} steps ({} of its weights), when it is asked "
-      "about the rows of the next ones; its weights are kept beside the model's",
+      "reference: follows the model every {} steps ({} of its weights) and is then evaluated on "
+      "the rows of the next ones; its weights are kept in addition to the model's",
       config.ref_model_sync_steps, config.ref_model_mixup_alpha));
 }
 

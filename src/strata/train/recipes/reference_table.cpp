@@ -211,7 +211,7 @@ std::optional<ReferenceTable> find_table(const fs::path& path, const std::string
     return read_file_of(path, fingerprint, before.datasets, width);
   } catch (const FormatError& error) {
     before.notes.push_back(
-        fmt::format("reference: {}; its log-probabilities are made again", error.what()));
+        fmt::format("reference: {}; its log-probabilities are computed again", error.what()));
     return std::nullopt;
   }
 }
@@ -293,7 +293,7 @@ void require_room_for_result(const BeforeTraining& before) {
 }  // namespace
 
 ReferenceTable ask_reference(const BeforeTraining& before, const ReferenceQuestion& question) {
-  before.set_phase("asking the reference");
+  before.set_phase("evaluating the reference");
   const config::RunConfig& config = before.config;
   const Datasets& datasets = before.datasets;
   comm::Group& world = *before.trainee.store->mesh().world;

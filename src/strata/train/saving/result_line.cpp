@@ -64,7 +64,7 @@ std::string result_line(const config::RunConfig& config, bool is_adapter) {
   std::string line = fmt::format("result: {} ({}); report: {}", folder.string(),
                                  is_adapter ? "adapter" : "model", (folder / kReportFile).string());
   const std::string command = chat_command(config, is_adapter);
-  return command.empty() ? line : fmt::format("{}; ask it: {}", line, command);
+  return command.empty() ? line : fmt::format("{}; try it: {}", line, command);
 }
 
 }  // namespace strata::train

@@ -69,8 +69,8 @@ void ResultRetry::begin(const std::string& refusal) {
   since_ = Clock::now();
   const auto obstacle = options_.obstacle();
   options_.say(fmt::format(
-      "warning: {}{}; what was trained is in memory alone: the run keeps it and writes it once it "
-      "can, for {}: free space, or mend the folder; SIGTERM, or Ctrl-C twice, gives it up",
+      "warning: {}{}; what was trained is only in memory: the run keeps it and writes it once it "
+      "can, for {}: free space, or repair the folder; SIGTERM, or Ctrl-C twice, gives it up",
       refusal, obstacle ? " (" + *obstacle + ")" : "", duration_text(options_.longest)));
 }
 

@@ -204,7 +204,7 @@ std::string way_back(const config::RunConfig& config, const Trainer& trainer) {
   const auto last = trainer.last_checkpoint();
   if (last && !config.train.save_only_model) {
     return fmt::format(
-        "; what was trained is whole in {}: mend that, and the same command with "
+        "; what was trained is complete in {}: repair that, and the same command with "
         "--resume_from_checkpoint true writes the result",
         last->string());
   }
@@ -212,8 +212,8 @@ std::string way_back(const config::RunConfig& config, const Trainer& trainer) {
   const fs::path weights = best.empty() ? last.value_or(fs::path()) : best;
   if (weights.empty()) return "";
   return fmt::format(
-      "; the weights are whole in {}: strata convert {} NEW_FOLDER --to safetensors makes a result "
-      "of them",
+      "; the weights are complete in {}: strata convert {} NEW_FOLDER --to safetensors makes a "
+      "result of them",
       weights.string(), weights.string());
 }
 
@@ -229,7 +229,7 @@ bool follows(ResultRetry& retry) {
 // The run began with the folder: one that is gone is on a disk that is away.
 void require_folder(const fs::path& folder) {
   if (fs::is_directory(folder)) return;
-  throw IoError("{}: found no such folder any more, expected the run's", folder.string());
+  throw IoError("{}: found that this folder is gone, expected the run's", folder.string());
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ void load_tensors(OpenCheckpoint& saved, Trainee& trainee, optim::Optimizer* opt
     if (others.empty()) throw;
     throw FormatError(
         "resume_from_checkpoint: found {}, expected the settings of the run that saved {}; set "
-        "them back, or begin anew in another output_dir ({})",
+        "them back, or start again in another output_dir ({})",
         others, reader.folder().string(), error.what());
   }
 }
@@ -175,7 +175,7 @@ void require_same_kind(const fs::path& source, const Json& saved, const Json& no
   if (!trained.empty() && !trains.empty() && trained != trains) {
     throw ConfigError(
         "resume_from_checkpoint: found {}, saved by the recipe {}, with the recipe {}, expected a "
-        "checkpoint of its own; resume it by that recipe, or begin anew in another output_dir",
+        "checkpoint of its own; resume it with that recipe, or start again in another output_dir",
         source.string(), trained, trains);
   }
   const std::string was = checkpoint::setting_text(saved, "optim"),
@@ -183,7 +183,7 @@ void require_same_kind(const fs::path& source, const Json& saved, const Json& no
   if (!was.empty() && !is.empty() && optimizer_rule(was) != optimizer_rule(is)) {
     throw ConfigError(
         "optim: found {}, expected {} as in the run that saved {}, whose state means nothing to "
-        "another rule; set it back, or begin anew with its weights: strata convert {} OUT --to "
+        "another rule; set it back, or start again with its weights: strata convert {} OUT --to "
         "safetensors",
         is, was, source.string(), source.string());
   }
@@ -243,13 +243,13 @@ fs::path resume(const config::TrainConfig& config, const std::string& settings_t
   if (world.rank() == 0 && checkpoint::means_newest(config.resume_from_checkpoint)) {
     for (const checkpoint::PassedOver& one : checkpoint::passed_over(config.output_dir)) {
       if (checkpoint::step_of(one.folder) <= checkpoint::step_of(*source)) continue;
-      say(fmt::format("warning: {} is passed over: {}", one.folder.string(), one.reason));
+      say(fmt::format("warning: {} is skipped: {}", one.folder.string(), one.reason));
     }
     for (const fs::path& folder : checkpoint::set_aside(config.output_dir)) {
       if (folder == *source) continue;
       say(
-          fmt::format("warning: {} is passed over: it was there before `latest` was written, so an "
-                      "earlier run saved it; name it in resume_from_checkpoint to go on from it",
+          fmt::format("warning: {} is skipped: it was there before `latest` was written, so an "
+                      "earlier run saved it; name it in resume_from_checkpoint to continue from it",
                       folder.string()));
     }
   }
@@ -288,11 +288,11 @@ std::vector<std::string> different_rows(const DataRows& now, const Json& progres
         "warning: resume_from_checkpoint: found {} {}, expected {} as in the run that saved it; {}",
         found, what, progress.at(key).get<int64_t>(), consequence));
   };
-  compare("rows_per_step", now.per_step, "rows a step (ranks x batch x accumulation)",
-          "steps are counted on, so rows are left out or trained on twice");
+  compare("rows_per_step", now.per_step, "rows per step (ranks x batch x accumulation)",
+          "step numbers continue, so rows are left out or trained on twice");
   if (!may_be_one_set(now, progress)) {
     compare("num_rows", now.count, "rows of training data",
-            "their order is another one, so rows are left out or trained on twice");
+            "their order differs, so rows are left out or trained on twice");
   }
   compare("data_seed", now.seed, "as data_seed",
           "rows come in another order, so some are left out or trained on twice");
@@ -300,8 +300,8 @@ std::vector<std::string> different_rows(const DataRows& now, const Json& progres
   if (has_as_many && progress.value("rows_content", now.content) != now.content) {
     lines.push_back(
         "warning: resume_from_checkpoint: found as many rows of training data with other tokens, "
-        "expected those of the run that saved it: the data's files are others, or what makes "
-        "tokens of them (tokenizer, template and the date that it writes, settings)");
+        "expected those of the run that saved it: the data's files differ, or what tokenizes them "
+        "(tokenizer, template and the date that it writes, settings)");
   }
   return lines;
 }
@@ -320,7 +320,7 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
   if (!others.empty()) {
     lines.push_back(fmt::format(
         "warning: resume_from_checkpoint: found other settings than in the run that saved it: {}; "
-        "set them back unless this is meant",
+        "set them back unless this is intended",
         others));
   }
   // Those of an older version: it spared norms and biases where DeepSpeed's files do not.
@@ -328,8 +328,8 @@ std::vector<std::string> resume_lines(const fs::path& source, int64_t step, int6
   if (is_new && now.value("decay_norms_and_biases", false) && now.value("weight_decay", 0.0) > 0) {
     lines.push_back(
         "warning: resume_from_checkpoint: found a run whose norms and biases did not decay, now "
-        "they do as DeepSpeed's optimizer has it; set decay_norms_and_biases false unless this is "
-        "meant");
+        "they do, as with DeepSpeed's optimizer; set decay_norms_and_biases false unless this is "
+        "intended");
   }
   return lines;
 }
@@ -348,9 +348,8 @@ std::vector<std::string> different_tokenizer(const fs::path& source,
   if (names.empty()) return {};
   return {fmt::format(
       "warning: resume_from_checkpoint: found another {} than the one in {}, expected that of the "
-      "run "
-      "that saved it, whose model has learnt its tokens and forms; name that folder with "
-      "tokenizer_name unless this is meant",
+      "run that saved it, whose model has learnt its tokens and templates; name that folder with "
+      "tokenizer_name unless this is intended",
       fmt::join(names, ", "), source.string())};
 }
 
@@ -362,8 +361,8 @@ void require_same_labels(const fs::path& source, const checkpoint::SmallFiles& c
     const auto require = [&](std::string_view what, const Json& labels, const Json& expected) {
       if (labels == expected) return;
       throw ConfigError(
-          "resume_from_checkpoint: found {} {} in {}, expected those of the data, {}; go on with "
-          "the rows of the run that saved it, or begin another output_dir",
+          "resume_from_checkpoint: found {} {} in {}, expected those of the data, {}; continue "
+          "with the rows of the run that saved it, or start in another output_dir",
           what, labels.dump(), (source / name).string(), expected.dump());
     };
     const auto labels_of = [](const Json& config) {

@@ -36,7 +36,7 @@ uint64_t size_of_folder(const fs::path& folder) {
 std::string saved_line(const checkpoint::SaveOutcome& outcome) {
   const double megabytes = static_cast<double>(outcome.size_bytes) / 1e6;
   std::string line = fmt::format(
-      "{} is saved: {:.1f} MB of rank 0 in {:.3f} s; training stood still for {:.3f} s",
+      "{} is saved: {:.1f} MB of rank 0 in {:.3f} s; training paused for {:.3f} s",
       outcome.folder.filename().string(), megabytes, outcome.seconds, outcome.stall.whole);
   if (outcome.stall.copying > 0) {
     line += fmt::format(" ({:.3f} s of it the copy to host memory", outcome.stall.copying);
@@ -53,7 +53,7 @@ std::string unsaved_line(const checkpoint::SaveOutcome& outcome) {
 }
 
 std::string asked_line(int64_t step) {
-  return fmt::format("saved checkpoint-{} (asked by SIGUSR2)", step);
+  return fmt::format("saved checkpoint-{} (requested by SIGUSR2)", step);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ void RunSaver::prepare(const StepPlan& plan, int64_t step, const Datasets& datas
   const checkpoint::FrozenWeights frozen = frozen_weights_of(trainee_, policy.in_whole_files);
   if (policy.saves && policy.in_whole_files) whole_files_ = whole_files_of(trainee_);
   if (policy.saves || options_.writes_result) {
-    comm::all_or_nothing(world_, "reading what lies beside the model", [&] {
+    comm::all_or_nothing(world_, "reading the files next to the model", [&] {
       if (!is_main()) return;
       companions_ = companion_files(config_, trainee_, datasets);
       const fs::path& source = checkpoints_.resumable();

@@ -37,7 +37,7 @@ void require_adapter_of(const config::RunConfig& config, const hf::AdapterConfig
       "modules_to_save) for the recipe {}, expected one {} it; {}",
       has_head ? "with" : "without", config.recipe, wants_head ? "with" : "without",
       wants_head ? "fold it into its base (strata merge-adapter) and start from that"
-                 : "run strata reward or classify in its place");
+                 : "run strata reward or classify instead");
 }
 
 // PEFT's file of a base without a pooler has none either: it would begin anew once more.

@@ -86,7 +86,7 @@ void require_shareable(int64_t ranks, const models::Model& model) {
   if (!error.empty()) throw ConfigError("{}: {}; change it", kSetting, error);
   if (model.virtual_tokens() != nullptr) {
     throw ConfigError(
-        "{}: found {} beside virtual tokens, expected 1: documents would begin with them on every "
+        "{}: found {} with virtual tokens, expected 1: documents would begin with them on every "
         "rank; remove it, or train another kind of adapter",
         kSetting, ranks);
   }

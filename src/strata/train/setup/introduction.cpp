@@ -30,11 +30,11 @@ const char* name_of_compute(at::ScalarType type) {
 
 std::string describe_ints(int64_t num_kept, int num_decoded) {
   if (num_kept == 0) {
-    return "base in integers: decoded as it is read, weights are plain from there on";
+    return "base in integers: decoded while it is read; weights are plain from then on";
   }
   return fmt::format(
-      "base in integers: {} matrices stay so, frozen, each decoded for its product (int_dequantize "
-      "decodes them while they are read){}",
+      "base in integers: {} matrices stay as they are, frozen, each decoded for its product "
+      "(int_dequantize decodes them while they are read){}",
       num_kept,
       num_decoded == 0
           ? ""
@@ -76,7 +76,7 @@ std::string describe_quantized(const config::RunConfig& config, const Trainee& t
   const bool has_16_bits = forms.plain.contains(at::kBFloat16) || forms.plain.contains(at::kHalf);
   return fmt::format(
       "quantised base: {} matrices as {}, frozen, their scales take {} bytes; norms, embeddings "
-      "and output layer rest in {} and are computed in {}, the first layer's input requires a "
+      "and output layer are stored in {} and computed in {}, the first layer's input requires a "
       "gradient, activations are {}",
       forms.num_quantized, ops::quant::describe(forms.quantized->quantization()->format),
       models::scale_bytes(*trainee.model), has_16_bits ? "the file's type" : "fp32",
@@ -99,9 +99,10 @@ void describe_weights(const config::RunConfig& config, const Trainee& trainee, T
   const bool has_files = !config.model.model_name_or_path.empty();
   if (has_files && hf::announces_fp8(trainee.model_config)) {
     trainer.say(forms.num_in_fp8 == 0
-                    ? "base in fp8: decoded as it is read, weights are plain from there on"
-                    : fmt::format("base in fp8: {} matrices stay so, frozen, each decoded for its "
-                                  "product (fp8_dequantize decodes them while they are read)",
+                    ? "base in fp8: decoded while it is read; weights are plain from then on"
+                    : fmt::format("base in fp8: {} matrices stay as they are, frozen, each decoded "
+                                  "for its product (fp8_dequantize decodes them while they are "
+                                  "read)",
                                   forms.num_in_fp8));
   }
   if (has_files && hf::announces_ints(trainee.model_config)) {
@@ -197,8 +198,8 @@ void describe_warmup(const config::RunConfig& config, Trainer& trainer) {
   const double last = factor(steps - 1);
   if (last >= 1) return;  // a schedule without one
   trainer.say(fmt::format(
-      "warning: warmup_steps: found {} for a run of {}, expected fewer: the learning rate comes to "
-      "{:.3g} of {:.3g} at most{}; lower it",
+      "warning: warmup_steps: found {} for a run of {}, expected fewer: the learning rate reaches "
+      "at most {:.3g} of {:.3g}{}; lower it",
       warmup, counted(steps, "step"), last * config.optim.learning_rate, config.optim.learning_rate,
       last > 0 ? "" : ", so that nothing is learnt"));
 }

@@ -53,30 +53,29 @@ void require_recipe_of(const Json& model_config, const config::RunConfig& config
   if (models::is_encoder(model_config) && !config::recipe_of(config).reads_labels) {
     throw ConfigError(
         "model_name_or_path: found an encoder (model_type \"{}\"), which predicts no tokens, for "
-        "the recipe {}, expected {}; run strata classify in its place",
+        "the recipe {}, expected {}; run strata classify instead",
         model_config.at("model_type").get<std::string>(), config.recipe,
-        config.recipe == "seq2seq" ? "a model with encoder and decoder"
-                                   : "a causal language model");
+        config.recipe == "seq2seq" ? "an encoder-decoder model" : "a causal language model");
   }
   const std::string tells_tokens = models::token_classifier(model_config);
   if (!tells_tokens.empty() && !config::recipe_of(config).judges_documents()) {
     throw ConfigError(
-        "model_name_or_path: found {}, whose head tells labels of tokens, for the recipe {}, "
-        "expected a model that predicts tokens; start from the one that it was made of, or run "
-        "strata classify in its place",
+        "model_name_or_path: found {}, whose head labels tokens, for the recipe {}, expected a "
+        "model that predicts tokens; start from the one that it was made from, or run strata "
+        "classify instead",
         tells_tokens, config.recipe);
   }
   const int64_t labels = models::num_labels(model_config);
   if (labels > 0 && !config::recipe_of(config).judges_documents()) {
     throw ConfigError(
         "model_name_or_path: found a model that gives texts a {} for the recipe {}, expected one "
-        "that predicts tokens; run strata {} in its place",
+        "that predicts tokens; run strata {} instead",
         labels == 1 ? "reward" : "label", config.recipe, labels == 1 ? "reward" : "classify");
   }
   if (has_encoder == config::recipe_of(config).has_encoder) return;
   throw ConfigError(
-      "model_name_or_path: found {} for the recipe {}, expected {}; run strata {} in its place",
-      has_encoder ? "a model with encoder and decoder" : "a model without an encoder",
+      "model_name_or_path: found {} for the recipe {}, expected {}; run strata {} instead",
+      has_encoder ? "an encoder-decoder model" : "a model without an encoder",
       has_encoder ? config.recipe : "seq2seq",
       has_encoder ? "a causal language model" : "one that has it", has_encoder ? "seq2seq" : "sft");
 }

@@ -28,7 +28,7 @@ void refuse_shards(const char* setting, const fs::path& folder) {
     return;
   }
   throw ConfigError(
-      "{}: found a sharded checkpoint of a run in {}, expected whole files; go on with its run by "
+      "{}: found a sharded checkpoint of a run in {}, expected whole files; continue its run with "
       "--resume_from_checkpoint {}, or run strata convert {} OUT --to safetensors and name OUT",
       setting, folder.string(), folder.string(), folder.string());
 }
@@ -62,7 +62,7 @@ void require_base_folder(const fs::path& path) {
   }
   const std::string base = hf::read_adapter_config(path).base_model_name_or_path;
   throw ConfigError(
-      "{}: found an adapter in {}, expected its base model; to go on training it say "
+      "{}: found an adapter in {}, expected its base model; to continue training it pass "
       "--model_name_or_path {} --adapter_name_or_path {}",
       kSetting, path.string(), base.empty() ? "BASE" : base, path.string());
 }

@@ -87,24 +87,23 @@ std::vector<std::string> describe_offload(const config::ShardConfig& config,
   const bool is_beside_gpu = device.is_cuda() && offloads_to_host(config);
   if (is_beside_gpu) {
     lines.push_back(
-        "offload to host memory: parameters, gradients and optimizer state rest there (pinned), "
-        "and the CPU updates them");
+        "offload to host memory: parameters, gradients and optimizer state are kept there "
+        "(pinned), and the CPU updates them");
   }
   const bool wants_host = config.offload_params ||
                           config.offload_param_device == config::OffloadDevice::kCpu ||
                           config.offload_optimizer_device == config::OffloadDevice::kCpu;
   if (wants_host && !is_beside_gpu) {
     lines.push_back(
-        "offload to host memory: this run computes on the CPU, so what is asked for rests there "
-        "already");
+        "offload to host memory: this run computes on the CPU, so they are there already");
   }
   if (config.activation_offloading == config::ActivationOffloading::kTrue) {
     lines.push_back(
         device.is_cuda()
-            ? "activation_offloading: inputs of layers rest in host memory (pinned) "
-              "until their backward pass"
-            : "activation_offloading: this run computes on the CPU, so inputs of layers "
-              "rest in host memory already; with disk they would rest in files");
+            ? "activation_offloading: inputs of layers are kept in host memory (pinned) until "
+              "their backward pass"
+            : "activation_offloading: this run computes on the CPU, so inputs of layers are in "
+              "host memory already; with disk they would be kept in files");
   }
   const auto in_files = [&](const char* what, const ScratchFolder* folder) {
     if (folder == nullptr) return;

@@ -100,7 +100,7 @@ void check_kind_of_result(const config::RunConfig& config) {
   const char* other = makes_adapter ? "config.json" : "adapter_config.json";
   if (!fs::exists(folder / other)) return;
   throw ConfigError(
-      "output_dir: found {} of an earlier run in {}, expected no {} beside the {} that this run "
+      "output_dir: found {} of an earlier run in {}, expected no {} next to the {} that this run "
       "writes; choose another folder",
       other, folder.string(), makes_adapter ? "model" : "adapter",
       makes_adapter ? "adapter" : "model");

@@ -132,7 +132,7 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
     const int64_t shard_size = config.dp_shard_size * sharers;
     if (sharers > 1 && world_size % shard_size != 0) {
       throw ConfigError(
-          "dp_shard_size: found {} beside sequence_parallel_size {} for {} ranks, expected that "
+          "dp_shard_size: found {} with sequence_parallel_size {} for {} ranks, expected that "
           "their product divides the ranks; change one of them",
           config.dp_shard_size, sharers, world_size);
     }
@@ -151,7 +151,7 @@ comm::MeshShape mesh_shape(const config::ShardConfig& config, int world_size,
         "dp_replicate_size: found {} over {} each{} for {}, expected their "
         "product to be the world size; change dp_replicate_size, dp_shard_size or num_processes",
         counted(replicas, "copy", "copies"), counted(shape.shard_size, "rank"),
-        sharers > 1 ? fmt::format(" beside sequence_parallel_size {}", sharers) : "",
+        sharers > 1 ? fmt::format(" with sequence_parallel_size {}", sharers) : "",
         counted(world_size, "rank"));
   }
   return shape;

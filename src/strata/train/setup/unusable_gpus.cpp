@@ -47,7 +47,7 @@ void refuse_unusable(const UnusableGpus& gpus) {
   if (is_old) {
     throw ConfigError(
         "device: found {}, whose driver knows CUDA {}, expected one that knows CUDA {}; update the "
-        "driver, or pass --cpu to compute on the processors",
+        "driver, or pass --cpu to compute on the CPU",
         found, version_text(gpus.cuda_of_driver), version_text(gpus.cuda_of_program));
   }
   if (const std::string id = absent_device(gpus); !id.empty()) {
@@ -56,15 +56,14 @@ void refuse_unusable(const UnusableGpus& gpus) {
     throw ConfigError(
         "CUDA_VISIBLE_DEVICES: found \"{}\", whose {} is no GPU of this machine, which has {} "
         "({}{}{}), expected some of them; correct the variable (--gpu_ids sets it), unset it to "
-        "use all, or pass --cpu "
-        "to compute on the processors",
+        "use all, or pass --cpu to compute on the CPU",
         *gpus.visible, id, counted(gpus.num_present, "NVIDIA GPU"), there,
         gpus.names.empty() ? "" : "; ", fmt::join(gpus.names, ", "));
   }
   throw ConfigError(
-      "device: found {}, and none that can be used, expected one a rank with a driver that knows "
+      "device: found {}, and none that can be used, expected one per rank with a driver that knows "
       "CUDA {}; update the driver where it is older, let this process have the GPUs (in a "
-      "container: --gpus all), or pass --cpu to compute on the processors",
+      "container: --gpus all), or pass --cpu to compute on the CPU",
       found, version_text(gpus.cuda_of_program));
 }
 
