@@ -115,7 +115,7 @@ def test_default_and_result_are_those_of_the_reference(inputs, tmp_path, flags, 
      "router_aux_loss_coef: found 0.01 for a model without experts that a loss balances, expected 0"),
     ("mixtral", dict(router_aux_loss_coef=-0.01), '--router_aux_loss_coef: found "-0.01", expected a number of at least 0'),
     ("mixtral", dict(router_aux_loss_coef=0, eval_strategy="steps", eval_steps=1, metric_for_best_model="aux_loss"),
-     "metric_for_best_model: found aux_loss, expected a value that evaluations give"),
+     "metric_for_best_model: found aux_loss, expected a metric that evaluations report"),
 ])
 def test_what_cannot_be_balanced_is_named(inputs, tmp_path, model, flags, message):
     run = run_strata_raw(base_flags(inputs.model(model), inputs.data("messages"), tmp_path / "out", max_steps=1, **flags))

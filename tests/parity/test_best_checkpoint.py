@@ -237,6 +237,6 @@ def test_the_best_checkpoint_of_another_folder_stays_there(rising, tmp_path, lim
 def test_refusals(inputs, tmp_path):
     for flags, message in ((dict(eval_strategy="epoch"), "expected the same"),
                            (dict(save_steps=3), "multiple of eval_steps"),
-                           (dict(metric_for_best_model="bleu"), "found bleu, expected a value")):
+                           (dict(metric_for_best_model="bleu"), "found bleu, expected a metric")):
         run = run_strata_raw(flags_of(inputs, tmp_path / "out", **flags))
         assert run.returncode == 2 and message in run.text

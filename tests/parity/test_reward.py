@@ -376,7 +376,7 @@ BAD = {
     "pairs_that_are_all_too_long": (dict(max_length=2), "found no pair to train on in"),
     "the_layer_that_is_gone": (dict(LORA, lora_modules_to_save=["lm_head"]), "expected names such as score, embed_tokens"),
     "a_metric_of_dpo": (dict(metric_for_best_model="rewards/margins", eval_strategy="steps", eval_steps=5),
-                        "expected a value that evaluations give"),
+                        "expected a metric that evaluations report"),
 }
 
 

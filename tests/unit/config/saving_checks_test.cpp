@@ -38,7 +38,7 @@ TEST(SavingChecks, TheBestCheckpointNeedsEvaluationsThatMeetIt) {
         Row{{save, "best", eval, "steps"}, "found best without metric_for_best_model"},
         Row{{save, "best", metric, "loss"}, "found best with eval_strategy no"},
         Row{{save, "best", metric, "loss", eval, "steps"}, ""},
-        Row{{metric, "eval_accuracy", eval, "steps"}, "found eval_accuracy, expected a value"},
+        Row{{metric, "eval_accuracy", eval, "steps"}, "found eval_accuracy, expected a metric"},
         Row{{metric, "mean_token_accuracy", eval, "steps"}, ""}}) {
     std::string found;
     try {

@@ -49,7 +49,7 @@ TEST(UnusableGpus, AnOldDriverIsNamed) {
       "device: found 8 NVIDIA GPUs, of which CUDA says \"CUDA driver version is insufficient "
       "for CUDA runtime version\" (driver: NVIDIA UNIX x86_64 Kernel Module  570.86.15), "
       "whose driver knows CUDA 12.8, expected one that knows CUDA 13.0; update the driver, or "
-      "pass --cpu to compute on the processors");
+      "pass --cpu to compute on the CPU");
 }
 
 TEST(UnusableGpus, GpusThatAreKeptFromTheProcessAreNamed) {
@@ -70,7 +70,7 @@ TEST(UnusableGpus, ANumberThatNoGpuHasIsNamed) {
   EXPECT_EQ(refusal_of(gpus),
             "CUDA_VISIBLE_DEVICES: found \"9,0\", whose 9 is no GPU of this machine, which has 2 "
             "NVIDIA GPUs (0 to 1), expected some of them; correct the variable (--gpu_ids sets "
-            "it), unset it to use all, or pass --cpu to compute on the processors");
+            "it), unset it to use all, or pass --cpu to compute on the CPU");
   for (const char* numbers : {"1", "0,9", " 1 ,0", "MIG-5"}) {
     gpus.visible = numbers;
     EXPECT_THAT(refusal_of(gpus), HasSubstr("--gpus all")) << numbers;

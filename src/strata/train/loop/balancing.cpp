@@ -30,7 +30,7 @@ Balancing balancing_of(const config::RunConfig& config, const Json& model_config
                          .is_added = config.train.label_smoothing_factor == 0};
   if (config::best_metric(config) == "eval_aux_loss" && !result.is_measured()) {
     throw ConfigError(
-        "metric_for_best_model: found {}, expected a value that evaluations give: this model's "
+        "metric_for_best_model: found {}, expected a metric that evaluations report: this model's "
         "experts are not balanced; name another",
         config.train.metric_for_best_model);
   }
