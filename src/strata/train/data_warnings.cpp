@@ -207,9 +207,8 @@ std::vector<LengthLimit> length_limits(const config::RunConfig& config, const Mo
   if (model.positions == 0) return limits;
   if (!limits.empty() && limits[0].tokens == positions) limits.clear();
   limits.push_back(
-      {positions,
-       fmt::format("model's {}{}", model.positions_key,
-                   config.lora.num_virtual_tokens == 0 ? "" : " after virtual tokens")});
+      {positions, fmt::format("model's {}{}", model.positions_key,
+                              config.lora.num_virtual_tokens == 0 ? "" : " after virtual tokens")});
   return limits;
 }
 

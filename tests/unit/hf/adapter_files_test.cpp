@@ -198,10 +198,13 @@ TEST(AdapterConfig, TokensOfAnEmbeddingComeBackAsTheyWere) {
 }
 
 TEST(AdapterConfig, RefusesWhatItCannotApply) {
-  const char* entries[] = {R"("use_qalora": true)", R"("bias": "some")",
-                           R"("layer_replication": [[0, 4]])", R"("init_lora_weights": "corda")",
+  const char* entries[] = {R"("use_qalora": true)",
+                           R"("bias": "some")",
+                           R"("layer_replication": [[0, 4]])",
+                           R"("init_lora_weights": "corda")",
                            R"("trainable_token_indices": {"a": [1], "b": [2]})",
-                           R"("kasa_config": {})", R"("velora_config": {})"};
+                           R"("kasa_config": {})",
+                           R"("velora_config": {})"};
   for (const std::string entry : entries) {
     const std::string key = entry.substr(1, entry.find('"', 1) - 1);
     EXPECT_THAT(message_of<ConfigError>([&] { parse_with(entry); }),

@@ -65,8 +65,7 @@ int64_t parse_start_id(const ConfigReader& config, int64_t vocab_size, int64_t f
 BartConfig parse(const Json& json, BartConfig c) {
   const ConfigReader config(json);
   c.vocab_size = config.positive_integer("vocab_size", c.vocab_size);
-  c.d_model =
-      config.positive_integer(SizeNames{"d_model", "hidden_size"}.said(config), c.d_model);
+  c.d_model = config.positive_integer(SizeNames{"d_model", "hidden_size"}.said(config), c.d_model);
   c.max_position_embeddings =
       config.positive_integer("max_position_embeddings", c.max_position_embeddings);
   c.encoder = parse_stack(config, "encoder", c.d_model, c.encoder);

@@ -255,8 +255,7 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
     for (int64_t r = 0; r < rows.num_real; ++r) {
       const data::ExampleView row = dataset[static_cast<size_t>(rows.rows[static_cast<size_t>(r)])];
       const auto target = row.ids.subspan(static_cast<size_t>(row.lengths[0]));
-      const std::vector<int32_t> answer =
-          behind(options.start, (*answers)[static_cast<size_t>(r)]);
+      const std::vector<int32_t> answer = behind(options.start, (*answers)[static_cast<size_t>(r)]);
       count[0] += trimmed_text(answer, tokenizer) == trimmed_text(target, tokenizer);
       count[1] += 1;
     }
