@@ -89,7 +89,7 @@ def test_an_adapter_goes_on_with_its_own_labels(inputs, tmp_path):
     for world in (1, 2):
         found = run_strata_raw(flags_of(inputs, tmp_path / "more", rows_of("a", "b", "c", "d"), **on), world, recipe="classify")
         assert found.returncode == 2, found.stderr
-        assert ('adapter_name_or_path: found an adapter whose head tells 3 labels ("b", "c", "a") for 4 labels ("a", "b", "c", "d"), '
+        assert ('adapter_name_or_path: found an adapter whose head predicts 3 labels ("b", "c", "a") for 4 labels ("a", "b", "c", "d"), '
                 "expected as many") in found.stderr
     (first.folder / "labels.json").write_text("[]")
     found = run_strata_raw(flags_of(inputs, tmp_path / "broken", rows_of("a", "b", "c"), **on), recipe="classify")

@@ -25,8 +25,8 @@ CASES = {
                                  "as in "),
     "a_name_among_numbers": ([{"text": "x", "label": 0.5}, {"text": "y", "label": "bad"}], {},
                              'train.jsonl:2: found "bad" in "label", expected a finite number as in '),
-    "a_number_as_text": ([{"text": "x", "label": "0.5"}], {}, 'train.jsonl:1: found "0.5" as a label, which may be a number to be '
-                         "told or the name of a class"),
+    "a_number_as_text": ([{"text": "x", "label": "0.5"}], {}, 'train.jsonl:1: found "0.5" as a label, which may be a number to predict or '
+                         "the name of a class"),
     "a_list_among_classes": ([*GOOD, {"text": "x", "label": ["bad"]}], {}, 'train.jsonl:3: found a list in "label"'),
     "a_class_among_lists": ([{"text": "x", "label": ["a"]}, {"text": "y", "label": "a"}], {},
                             'train.jsonl:2: found "a" in "label", expected a list of labels as in '),
@@ -45,7 +45,7 @@ CASES = {
     "columns_of_a_task": (GOOD, {"task_name": "mrpc"}, 'train.jsonl:1: found nothing in "sentence1" (columns: text, label)'),
     "no_task": (GOOD, {"task_name": "squad"}, '--task_name: found "squad", expected one of cola, mnli, mrpc, qnli, qqp, rte, sst2, stsb, wnli'),
     "hidden_labels": ([PAIR, {**PAIR, "label": -1}], {"task_name": "rte"}, 'train.jsonl:2: found -1 in "label", which says that the '
-                      "row has no label (test sets of GLUE are such), expected one; take another split (--dataset_test_split validation)"),
+                      "row has no label (as in GLUE's test sets), expected one; use another split (--dataset_test_split validation)"),
     "a_task_of_classes": ([PAIR], {"task_name": "rte", "do_regression": True}, "--do_regression: found true with --task_name rte, "
                           "expected false for its classes; remove it"),
     "a_task_of_numbers": ([PAIR], {"task_name": "stsb", "do_regression": False}, "--do_regression: found false with --task_name stsb, "

@@ -170,7 +170,7 @@ def test_setup_may_read_what_is_not_set(cluster, tmp_path):
      '--time: found "-5", expected MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, '
      "DAYS-HOURS:MINUTES or DAYS-HOURS:MINUTES:SECONDS; write it like 24:00:00"),
     (["--gpus_per_node", "8", "--mem", "10X", *NEEDED],
-     '--mem: found "10X", expected a whole number with K, M, G or T behind it (none: M), or 0 for all of a '
+     '--mem: found "10X", expected a whole number followed by K, M, G or T (none: M), or 0 for all of a '
      "machine; write it like 200G"),
     (["--gpus_per_node", "8", "--job_name=", *NEEDED],
      "--job_name: found an empty name, expected one; give one, or leave the flag out (strata)"),
