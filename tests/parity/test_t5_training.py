@@ -156,7 +156,7 @@ def test_answers_start_as_the_models_file_says(place, tmp_path):
     assert accuracy(tmp_path, result, tokenizer) != expected
     file.write_text(json.dumps({**json.loads(file.read_text()), "decoder_start_token_id": 9999}))
     refused = run_strata_raw(flags(tmp_path, "plain", tmp_path / "again"), recipe="seq2seq")
-    assert "found decoder_start_token_id (or bos_token_id in its place) = 9999" in refused.text
+    assert "found decoder_start_token_id = 9999" in refused.text
 
 
 def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):

@@ -135,7 +135,7 @@ def test_columns_of_one_language(place, tmp_path):
     (dict(source_lang=None, target_lang=None), "source_lang: found none for MBartTokenizer, which marks the language of each text"),
     (dict(target_lang="ro"), 'source_lang and target_lang: found "ro", expected a language of'),
     (dict(forced_bos_token="ro"), 'forced_bos_token: found "ro", expected a language of MBartTokenizer such as ro_RO'),
-    (dict(lang="ro_RO"), "--lang: found beside --source_lang, expected one or the other"),
+    (dict(lang="ro_RO"), "--lang: found with --source_lang, expected one or the other"),
 ])
 def test_wrong_languages_are_named(place, tmp_path, change, message):
     settings = {key: value for key, value in flags(place, "mbart", tmp_path / "out", **change).items() if value is not None}

@@ -135,18 +135,10 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.eos_ids = reader.read_ids("eos_token_id");
   result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
   result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
-  if (file == own) {
-    result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "an integer");
-    const auto bos = reader.read_ids("bos_token_id");
-    if (!bos.empty()) result.bos_id = bos.front();
-  }
-  // Its class's own, where only config.json is there to ask.
-  constexpr std::pair<const char*, int32_t> kForcedEnds[] = {
-      {"bart", 2}, {"mbart", 2}, {"pegasus", 1}, {"marian", 0}};
-  for (const auto& [type, id] : kForcedEnds) {
-    const bool is_its = json.value("model_type", Json()) == type;
-    if (is_its && !json.contains("forced_eos_token_id")) result.forced_eos_ids = {id};
-  }
+  // Also where config.json alone is there to ask, whose defaults are nobody's then, as in the reference.
+  result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "an integer");
+  const auto bos = reader.read_ids("bos_token_id");
+  if (!bos.empty()) result.bos_id = bos.front();
   result.banned_ids = reader.read_banned_ids("bad_words_ids");
   reader.note_unapplied(unapplied_keys(), result.notes);
   reader.note_unapplied({{"bad_words_ids", {Json::array()}}},

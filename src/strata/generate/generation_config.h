@@ -20,8 +20,8 @@ struct GenerationConfig {
   std::optional<double> min_p;
   std::optional<double> repetition_penalty;
   std::vector<int32_t> eos_ids;
-  // What answers of models with an encoder follow, where generation_config.json itself says so; the
-  // reference takes bos_id in the first one's place. Training starts from that of config.json.
+  // What answers of models with an encoder follow; the reference takes bos_id in the first one's
+  // place. Training starts from that of config.json.
   std::optional<int64_t> decoder_start_id, bos_id;
   // The first token of an answer, and the last one that it may have: for answers of models of
   // encoder and decoder.

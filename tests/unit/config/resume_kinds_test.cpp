@@ -33,7 +33,7 @@ const std::map<Resume, const char*> kExpected = {
      "simpo_gamma alpha "
      "task_name text_column_names text_pair_column_names text_column_delimiter label_column_name "
      "do_regression "
-     "ignore_mismatched_sizes"},
+     "ignore_mismatched_sizes lang"},
     {Resume::kBoth,
      "load_in_4bit load_in_8bit bnb_4bit_quant_type bnb_4bit_blocksize "
      "bnb_4bit_use_double_quant bnb_4bit_compute_dtype llm_int8_threshold "
@@ -48,7 +48,7 @@ const std::map<Resume, const char*> kExpected = {
     {Resume::kFree,
      "recipe model_revision config_name dtype cache_dir mean_resizing resize_to_multiple_of "
      "adapter_name_or_path validation_file eval_packing dataset_num_proc dataset_cache "
-     "predict_with_generate generation_max_length mxfp4_dequantize fp8_dequantize int_dequantize "
+     "predict_with_generate generation_max_length forced_bos_token mxfp4_dequantize fp8_dequantize int_dequantize "
      "save_projection "
      "output_dir "
      "per_device_train_batch_size auto_find_batch_size per_device_eval_batch_size "

@@ -74,7 +74,7 @@ TEST(GenerationConfig, ReadsWhereADecoderStarts) {
     return file.decoder_start_id ? file.decoder_start_id : file.bos_id;
   };
   folder.put("config.json", R"({"decoder_start_token_id": 2, "bos_token_id": 3})");
-  EXPECT_FALSE(start().has_value());
+  EXPECT_EQ(start(), 2);
   folder.put("generation_config.json", R"({"decoder_start_token_id": 7, "bos_token_id": 3})");
   EXPECT_EQ(start(), 7);
   folder.put("generation_config.json", R"({"decoder_start_token_id": null, "bos_token_id": 3})");

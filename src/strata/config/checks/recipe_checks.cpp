@@ -178,7 +178,7 @@ class RecipeRules : Rules {
                         has_source ? "target_lang" : "source_lang");
     }
     if (has_source && !config_.data.lang.empty()) {
-      throw ConfigError("{}: found beside {}, expected one or the other; remove it", source("lang"),
+      throw ConfigError("{}: found with {}, expected one or the other; remove it", source("lang"),
                         source("source_lang"));
     }
     for (const char* name : {"text_column", "summary_column"}) {

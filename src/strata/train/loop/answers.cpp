@@ -79,7 +79,11 @@ int64_t start_of(const config::RunConfig& config, const text::Tokenizer& tokeniz
   const generate::GenerationConfig& file = trainee.generation;
   if (file.decoder_start_id) return *file.decoder_start_id;
   const int64_t start = trainee.model->decoder_start_id().value();
-  if (start != kStartsWithLastToken) return file.bos_id.value_or(start);
+  if (start != kStartsWithLastToken) {
+    // Trainer writes the tokenizer's over the file's.
+    if (tokenizer.bos_id()) return *tokenizer.bos_id();
+    return file.bos_id.value_or(start);
+  }
   const Json in_config = trainee.model_config.value("decoder_start_token_id", Json());
   if (in_config.is_number_integer()) return in_config.get<int64_t>();
   const config::DataConfig& data = config.data;
@@ -88,6 +92,14 @@ int64_t start_of(const config::RunConfig& config, const text::Tokenizer& tokeniz
   throw ConfigError(
       "generation_config.json: found no decoder_start_token_id, expected the token that answers "
       "follow; add it, or leave predict_with_generate out");
+}
+
+int64_t require_token(int64_t start, const Trainee& trainee) {
+  if (start >= 0 && start < trainee.model->vocab_size()) return start;
+  throw FormatError(
+      "{}: found bos_token_id = {}, with which answers begin, expected a token of the vocabulary of "
+      "{}; fix the file, or name decoder_start_token_id in it",
+      trainee.generation.source, start, trainee.model->vocab_size());
 }
 
 // The start belongs to the text where its token is no special one, as in the reference.
@@ -124,13 +136,12 @@ int64_t max_answer_tokens(const config::RunConfig& config,
 
 static void require_start(const generate::GenerationConfig& file, const Json& model_config) {
   const Json size = model_config.value("vocab_size", Json());
-  const std::optional<int64_t> said = file.decoder_start_id ? file.decoder_start_id : file.bos_id;
-  if (!said || !size.is_number_integer()) return;
-  const int64_t start = *said;
+  if (!file.decoder_start_id || !size.is_number_integer()) return;
+  const int64_t start = *file.decoder_start_id;
   if (start >= 0 && start < size.get<int64_t>()) return;
   throw FormatError(
-      "{}: found decoder_start_token_id (or bos_token_id in its place) = {}, expected a token of "
-      "the vocabulary of {}; fix the file",
+      "{}: found decoder_start_token_id = {}, expected a token of the vocabulary of {}; fix the "
+      "file",
       file.source, start, size.get<int64_t>());
 }
 
@@ -237,7 +248,7 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
   const AnswerOptions options{max_answer_tokens(config, trainee.generation),
-                              start_of(config, tokenizer, trainee),
+                              require_token(start_of(config, tokenizer, trainee), trainee),
                               eos_ids_of(trainee, tokenizer),
                               first_token(config, tokenizer, trainee),
                               forced_token(trainee.generation.forced_eos_ids),
