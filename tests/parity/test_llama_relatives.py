@@ -145,7 +145,7 @@ def test_merging(tmp_path, name, is_bare):
     ("youtu", dict(num_key_value_heads=2), "found num_key_value_heads = 2, expected num_attention_heads = 4"),
     ("granite_swa", dict(layer_rope_theta=[500.0, 0]), "expected a list of num_hidden_layers = 5 numbers of at least 0"),
     ("granite_swa", dict(layer_rope_theta=[500.0, 10.0, 20.0, 10.0, 500.0]), "found layer_rope_theta with several numbers above 0"),
-    ("granite_swa", dict(sliding_window=None), "found sliding_window = None beside layers with a window"),
+    ("granite_swa", dict(sliding_window=None), "found sliding_window = None with sliding-window layers"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):
     save_checkpoint(tmp_path, **CONFIGS[name])

@@ -236,13 +236,13 @@ def test_products_of_a_router_that_are_taken_in_fp32(tmp_path, family, settings)
     ("solar_open", dict(head_dim=None), "found head_dim = None, expected a value"),
     ("mellum", dict(rope_theta=500.0), "found rope_theta in a mellum model, expected rope_parameters by kind of layer"),
     ("mellum", dict(rope_parameters=ROPE_500), "found rope_parameters.rope_type, expected sliding_attention and full_attention"),
-    ("mellum", dict(layer_types=["sliding_attention"] * 2, sliding_window=None), "found sliding_window = None beside layers with a window"),
+    ("mellum", dict(layer_types=["sliding_attention"] * 2, sliding_window=None), "found sliding_window = None with sliding-window layers"),
     ("mellum", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_experts = 5"),
     ("flex_olmo", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_experts = 5"),
     ("flex_olmo", dict(layer_types=["sliding_attention"] * 2), 'found "sliding_attention" in layer_types, expected full_attention'),
     ("afmoe", dict(route_scale=None), "found route_scale = None, expected a value"),
     ("afmoe", dict(num_experts_per_tok=7), "found num_experts_per_tok = 7, expected at most num_experts = 6"),
-    ("afmoe", dict(sliding_window=None), "found sliding_window = None beside layers with a window"),
+    ("afmoe", dict(sliding_window=None), "found sliding_window = None with sliding-window layers"),
     ("afmoe", dict(num_dense_layers=2), 'found no tensor "model.layers.1.mlp.gate_proj.weight"'),
 ])
 def test_what_is_refused(tmp_path, family, change, message):

@@ -86,7 +86,7 @@ void require_one_kind(const Datasets& datasets) {
     if (train == eval) continue;
     throw FormatError(
         "label_column_name: found {} in the rows of the evaluation, expected {} as in those of the "
-        "training; give both the same labels, or set --do_regression",
+        "training; give both the same labels, or set --do_regression true or false",
         describe(eval), describe(train));
   }
 }
