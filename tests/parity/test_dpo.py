@@ -321,7 +321,7 @@ BAD = {
                           "--sync_ref_model: found true with --use_peft true, expected a fully trained model"),
     "a_table_that_moves_by_another_word": (dict(precompute_ref_log_probs="yes", sync_ref_model=True), "expected it without"),
     "an_adapter_that_goes_on_beside_it": (dict(adapter_name_or_path="somewhere", sync_ref_model=True),
-                                          "found true with use_peft true (implied by --adapter_name_or_path), expected a model"),
+                                          "found true with use_peft true (implied by --adapter_name_or_path), expected a fully trained model"),
     "a_table_that_moves": (dict(precompute_ref_log_probs=True, sync_ref_model=True),
                            "found true with --precompute_ref_log_probs true, expected it without"),
     "a_reference_in_files": (dict(sync_ref_model=True, offload_param_device="nvme", offload_param_nvme_path="/tmp"),
