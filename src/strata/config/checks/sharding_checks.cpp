@@ -224,8 +224,8 @@ class ShardingRules : Rules {
                             (mode == Checkpointing::kFull || mode == Checkpointing::kAttention);
     if (!recomputes) {
       throw ConfigError(
-          "{}: found {} with {}, expected full activation checkpointing, whose recomputed "
-          "layers' inputs are what it moves; add --activation_checkpointing full",
+          "{}: found {} with {}, expected full activation checkpointing (offloading moves "
+          "the inputs of recomputed layers); add --activation_checkpointing full",
           source("activation_offloading"), place,
           shard.gradient_checkpointing
               ? fmt::format("gradient_checkpointing_mode {} ({})", mode,
