@@ -135,7 +135,8 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.eos_ids = reader.read_ids("eos_token_id");
   result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
   result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
-  // Also where config.json alone is there to ask, whose defaults are nobody's then, as in the reference.
+  // Also where config.json alone is there to ask, whose defaults are nobody's then, as in the
+  // reference.
   result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "an integer");
   const auto bos = reader.read_ids("bos_token_id");
   if (!bos.empty()) result.bos_id = bos.front();

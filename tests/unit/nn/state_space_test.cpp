@@ -140,8 +140,7 @@ TEST(StateSpace, PackedLanesHoldLittleElse) {
 
 // Tasks of three heads, of which the last of a group has fewer.
 TEST(StateSpace, SeveralHeadsOfAGroup) {
-  expect_rule({.num_heads = 17, .head_dim = 5, .num_groups = 1, .state_dim = 18},
-              {0, 70, 71, 221});
+  expect_rule({.num_heads = 17, .head_dim = 5, .num_groups = 1, .state_dim = 18}, {0, 70, 71, 221});
   expect_rule({.num_heads = 18, .head_dim = 3, .num_groups = 2, .state_dim = 4}, {0, 70, 71});
 }
 
@@ -155,7 +154,8 @@ TEST(StateSpace, ForgetsAtOnce) {
 }
 
 // Of documents so long that heads of a group are computed one after the other by libtorch's
-// operations, and give B and C their gradients by turns. (Those compute where documents share a lane.)
+// operations, and give B and C their gradients by turns. (Those compute where documents share a
+// lane.)
 TEST(StateSpace, HeadsOneByOne) {
   expect_rule_in(make_packed_lanes,
                  {.num_heads = 2, .head_dim = 256, .num_groups = 1, .state_dim = 256},

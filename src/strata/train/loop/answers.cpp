@@ -97,7 +97,8 @@ int64_t start_of(const config::RunConfig& config, const text::Tokenizer& tokeniz
 int64_t require_token(int64_t start, const Trainee& trainee) {
   if (start >= 0 && start < trainee.model->vocab_size()) return start;
   throw FormatError(
-      "{}: found bos_token_id = {}, with which answers begin, expected a token of the vocabulary of "
+      "{}: found bos_token_id = {}, with which answers begin, expected a token of the vocabulary "
+      "of "
       "{}; fix the file, or name decoder_start_token_id in it",
       trainee.generation.source, start, trainee.model->vocab_size());
 }

@@ -94,8 +94,7 @@ std::vector<std::string> describe_offload(const config::ShardConfig& config,
                           config.offload_param_device == config::OffloadDevice::kCpu ||
                           config.offload_optimizer_device == config::OffloadDevice::kCpu;
   if (wants_host && !is_beside_gpu) {
-    lines.push_back(
-        "offload to host memory: this run computes on the CPU, whose memory that is");
+    lines.push_back("offload to host memory: this run computes on the CPU, whose memory that is");
   }
   if (config.activation_offloading == config::ActivationOffloading::kTrue) {
     lines.push_back(
