@@ -113,7 +113,7 @@ def test_answers_without_what_is_banned(tmp_path):
     banned = sorted({*free[:, :2].flatten().tolist()} - {0})
     assert banned
     expected = model.generate(**inputs, **bounds, bad_words_ids=[[id] for id in [*banned, 0]])
-    _, report = run_probe(tmp_path, pairs=pairs, max_new_tokens=9, eos=0, banned=banned)
+    _, report = run_probe(tmp_path, pairs=pairs, max_new_tokens=9, eos=0, start=model.config.decoder_start_token_id, banned=banned)
     for answer, ids in zip(report["answers"], expected.tolist()):
         ids = ids[1:]
         assert answer == (ids[:ids.index(0) + 1] if 0 in ids else ids) and not {*answer} & {*banned}
