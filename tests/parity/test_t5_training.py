@@ -159,6 +159,25 @@ def test_answers_start_as_the_models_file_says(place, tmp_path):
     assert "found decoder_start_token_id = 9999" in refused.text
 
 
+def test_answers_start_with_the_tokenizers_bos(place, tmp_path):
+    """transformers' generate() of the result from the tokenizer's bos, which Trainer writes over the file's."""
+    save_two_words(place, tmp_path)
+    shutil.copytree(place / "bart", tmp_path / "bart")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "bart")
+    [other] = tokenizer("negative", add_special_tokens=False).input_ids
+    file = tmp_path / "bart" / "generation_config.json"
+    said = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("decoder_start_token_id", "forced_bos_token_id")}
+    file.write_text(json.dumps({**said, "bos_token_id": other}))
+    found = run(flags(tmp_path, "bart", tmp_path / "out", max_steps=40, eval_steps=40, learning_rate=1e-2))
+    result = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out").eval()
+    accuracies = {}
+    for start in (tokenizer.bos_token_id, other):
+        result.generation_config.update(decoder_start_token_id=start, forced_bos_token_id=None)
+        accuracies[start] = accuracy(tmp_path, result, tokenizer)
+    assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(accuracies[tokenizer.bos_token_id])]
+    assert accuracies[other] != accuracies[tokenizer.bos_token_id]
+
+
 def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
     """Seq2SeqTrainer's evaluation of the result: max_new_tokens of generation_config.json goes before generation_max_length,
     which would leave no answer whole."""
