@@ -144,7 +144,7 @@ def test_without_a_template_the_text_is_continued(model, tmp_path):
 
 @pytest.mark.parametrize("in_front, expected", [
     (0, "context of 128 tokens (max_position_embeddings)\n"),
-    (20, "context of 108 tokens beside 20 virtual tokens (max_position_embeddings is 128)\n")])
+    (20, "context of 108 tokens in addition to 20 virtual tokens (max_position_embeddings is 128)\n")])
 def test_the_answer_ends_at_the_context_with_a_note(model, tmp_path, in_front, expected):
     # Without an end token no answer ends before.
     folder = shutil.copytree(model, tmp_path / "model")
