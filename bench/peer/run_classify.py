@@ -79,6 +79,16 @@ def table_row(name, reference, strata):
             f"| **{peaks[1] / peaks[0]:.2f}** | {difference:.1e} |")
 
 
+def compared(name, options, lora, model, data, run_reference, run_strata):
+    """The row of a case, printed."""
+    runs = in_turn(options.rounds, {
+        "reference": lambda: run_reference(model, data, options.folder / "reference", lora),
+        "strata": lambda: run_strata(options.strata, model, data, options.folder / "strata", lora)})
+    row = table_row(name, runs["reference"], runs["strata"])
+    print(row, flush=True)
+    return row
+
+
 def main():
     options = parse_options(option_parser(__doc__, "classify", rounds=3, steps=16))
     inputs = made_inputs(options.folder)
@@ -87,11 +97,7 @@ def main():
     print(HEADER, flush=True)
     for name, (family, lora) in CASES.items():
         model = made_model(inputs, family)
-        runs = in_turn(options.rounds, {
-            "reference": lambda model=model, lora=lora: run_reference(model, data, options.folder / "reference", lora),
-            "strata": lambda model=model, lora=lora: run_strata(options.strata, model, data, options.folder / "strata", lora)})
-        lines.append(table_row(name, runs["reference"], runs["strata"]))
-        print(lines[-1], flush=True)
+        lines.append(compared(name, options, lora, model, data, run_reference, run_strata))
     if options.save:
         save_page("classify", "encoders on the reference stack and Strata",
                   f"Commit {commit()}. {machine()}. {versions()}. One rank of two threads; fp32, {ROWS} texts of up to {LENGTH} "

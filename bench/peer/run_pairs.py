@@ -5,8 +5,8 @@ two threads, and prints ratios (README.md). Texts have their own lengths: the re
 import json
 
 from job import made_inputs, run_epoch_of_reference, run_epoch_of_strata
-from measuring import commit, in_turn, machine, option_parser, parse_options, save_page, versions
-from run_classify import HEADER, ROWS, table_row
+from measuring import commit, machine, option_parser, parse_options, save_page, versions
+from run_classify import HEADER, ROWS, compared
 
 LENGTH = 256
 CASES = {"T5, full": ("t5", False), "T5, LoRA": ("t5", True), "BART, full": ("bart", False), "BART, LoRA": ("bart", True)}
@@ -69,11 +69,7 @@ def main():
     print(HEADER, flush=True)
     for name, (family, lora) in CASES.items():
         model = made_model(inputs, family)
-        runs = in_turn(options.rounds, {
-            "reference": lambda model=model, lora=lora: run_reference(model, data, options.folder / "reference", lora),
-            "strata": lambda model=model, lora=lora: run_strata(options.strata, model, data, options.folder / "strata", lora)})
-        lines.append(table_row(name, runs["reference"], runs["strata"]))
-        print(lines[-1], flush=True)
+        lines.append(compared(name, options, lora, model, data, run_reference, run_strata))
     if options.save:
         save_page("pairs", "encoder-decoder models on the reference stack and Strata",
                   f"Commit {commit()}. {machine()}. {versions()}. One rank of two threads; fp32, {ROWS} pairs of up to {LENGTH} and {LENGTH} "

@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from probe import relative_error
+from probe import relative_error, run_probe
 from tiny_encoder import BASES
 
 PROBLEMS = {"classes": "single_label_classification", "labels": "multi_label_classification", "numbers": "regression"}
@@ -104,3 +104,18 @@ def compare_encoder(tensors, model, texts, loss, logits, limit):
     assert {k for k in tensors if k.startswith("grad:")} == {"grad:" + name for name in gradients}
     worst = max(errors, key=errors.get)
     assert errors[worst] < limit, f"{worst}: {errors[worst]}"
+
+
+def bfloat16_is_as_close(folder, texts):
+    """Gradients in bf16 are about as far from those of the same weights in fp32 as transformers' are."""
+    rounded = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16)
+    exact = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).float()
+    task = make_task("classes", len(texts), 3)
+    run_encoder(rounded, texts, task)
+    run_encoder(exact, texts, task)
+    tensors, _ = run_probe(folder, documents=texts, task=task, dtype="bfloat16")
+    ours, theirs = 0.0, 0.0
+    for (key, a), (_, b) in zip(rounded.named_parameters(), exact.named_parameters()):
+        ours += relative_error(tensors["grad:" + key], b.grad)
+        theirs += relative_error(a.grad, b.grad)
+    assert ours < 1.1 * theirs
