@@ -1,5 +1,6 @@
 """Runs the built program and reads what a run leaves in its output folder."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -176,6 +177,18 @@ def processes_of(folder):
             continue
         if str(folder).encode() in words:
             found.append(int(entry))
+    return found
+
+
+def ranks_of(folder):
+    """Pid by rank of the processes whose command line names the folder. Bytes: other processes' command lines
+    need not be UTF-8."""
+    found = {}
+    for pid in processes_of(folder):
+        with contextlib.suppress(OSError):
+            for variable in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if variable.startswith(b"RANK="):
+                    found[int(variable[5:])] = pid
     return found
 
 

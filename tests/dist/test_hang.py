@@ -1,5 +1,4 @@
 # Oracle: the kernel's view of the rank that was made to hang, and the names of functions in the source.
-import contextlib
 import fcntl
 import os
 import re
@@ -7,20 +6,7 @@ import signal
 import subprocess
 import time
 
-from running import base_flags, command, environment
-
-
-def pids_of_ranks(folder):
-    found = {}
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            words = open(f"/proc/{entry}/cmdline").read().split("\0")
-            variables = open(f"/proc/{entry}/environ").read().split("\0")
-            if str(folder) in words:
-                for variable in variables:
-                    if variable.startswith("RANK="):
-                        found[int(variable[5:])] = int(entry)
-    return found
+from running import base_flags, command, environment, ranks_of
 
 
 def test_a_stopped_rank_is_named_with_step_and_collective(inputs, tmp_path):
@@ -35,7 +21,7 @@ def test_a_stopped_rank_is_named_with_step_and_collective(inputs, tmp_path):
         while not (out / "metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.2)
-        ranks = pids_of_ranks(out)
+        ranks = ranks_of(out)
         os.kill(ranks[1], signal.SIGSTOP)
         stopped = time.monotonic()
         _, text = process.communicate(timeout=60)

@@ -11,24 +11,12 @@ import pytest
 import preloaded
 from limits import with_own_shared_memory
 from running import (PROGRAM, base_flags, command, environment, flag_words, output_files, processes_of,
-                     run_strata)
+                     ranks_of, run_strata)
 
 
 def flags_of(inputs, output, **flags):
     return base_flags(inputs.model("plain"), inputs.data("messages"), output,
                       **{"max_steps": 150, "save_strategy": "steps", "save_steps": 50, **flags})
-
-
-def pid_of_rank(folder, rank):
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            words = open(f"/proc/{entry}/cmdline").read().split("\0")
-            variables = open(f"/proc/{entry}/environ").read().split("\0")
-        except OSError:
-            continue
-        if str(folder) in words and f"RANK={rank}" in variables:
-            return int(entry)
-    raise AssertionError(f"found no process of rank {rank}")
 
 
 # How far the clock of the folder's file server is ahead.
@@ -47,7 +35,7 @@ def restarted(flags, kill_when, rank, ahead=None):
         while not kill_when() and time.monotonic() < deadline:
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.005)
-        os.kill(pid_of_rank(flags["output_dir"], rank), signal.SIGKILL)
+        os.kill(ranks_of(flags["output_dir"])[rank], signal.SIGKILL)
         text, _ = process.communicate(timeout=120)
     finally:
         process.kill()
@@ -127,7 +115,7 @@ def test_a_killed_launcher_leaves_nothing_and_its_run_goes_on(inputs, whole, tmp
             assert process.poll() is None, process.communicate()[0]
             time.sleep(0.005)
         if moment == "restarting":
-            os.kill(pid_of_rank(tmp_path, 1), signal.SIGKILL)
+            os.kill(ranks_of(tmp_path)[1], signal.SIGKILL)
             for line in process.stdout:
                 if "starting all ranks again" in line:
                     break
