@@ -100,6 +100,11 @@ struct AttentionArguments {
   // key_lead. null: nothing.
   const float* bias = nullptr;
   int64_t bias_span = 0, bias_origin = 0;
+  // Vectors of relative positions that queries, and keys, have products with beside each other's:
+  // [position_span, Hq, D] of the type of q, of key j and query i at position_span / 2 + j - i -
+  // key_lead. data of null: none. With a kv head for each head of q.
+  HeadsView key_positions = {}, query_positions = {};
+  int64_t position_span = 0;
   // Dropout of probabilities; masks depend on the query's token key, the head and the key's place.
   double dropout = 0;
   uint64_t dropout_key = 0;
@@ -111,6 +116,11 @@ void attention(const AttentionArguments& a, HeadsView out);
 struct AttentionGradientViews {
   HeadsView dout, out, dq, dk, dv;
   float* dbias = nullptr;  // [documents, Hq, bias_span]: added to; may be null
+  // Of vectors of positions, added to: [position_pieces, Hq, position_span, padded D], those of
+  // keys in the order of the table, those of queries, without the scale, in the other. Documents
+  // are summed up in so many pieces.
+  float *dkey_positions = nullptr, *dquery_positions = nullptr;
+  int64_t position_pieces = 0;
 };
 void attention_backward(const AttentionArguments& a, const AttentionGradientViews& g);
 

@@ -130,6 +130,33 @@ const Case kCases[] = {
      .causal = true,
      .key_lead = 2,
      .are_queries = true},
+    // Blocks of queries and of keys, more documents than pieces of the sums.
+    {.offsets = {0, 1, 3, 20, 120, 121, 125, 130, 131, 140, 421},
+     .key_offsets = {0, 1, 3, 20, 120, 121, 125, 130, 131, 140, 421},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 17,
+     .has_bias = false,
+     .are_keys = true,
+     .are_queries = true},
+    {.offsets = {0, 98, 100},
+     .key_offsets = {0, 300, 390},
+     .heads = 1,
+     .kv_heads = 1,
+     .channels = 16,
+     .window = 40,
+     .softcap = 3,
+     .are_keys = true,
+     .are_queries = true},
+    {.offsets = {0, 200, 213},
+     .key_offsets = {0, 200, 213},
+     .heads = 2,
+     .kv_heads = 2,
+     .channels = 8,
+     .causal = true,
+     .window = 150,
+     .are_keys = true,
+     .are_queries = true},
 };
 
 at::Tensor leaf(const at::Tensor& x) {
@@ -204,8 +231,8 @@ struct Input {
     v = random(k.sizes());
     if (c.has_bias) bias = at::randn({c.heads, 2 * 800 + 1}, at::kDouble).to(at::kFloat);
     token_keys = at::arange(c.offsets.back()) * 7 + 3;
-    if (c.are_keys) positions.keys = random({2 * 70 + 1, c.heads, c.channels});
-    if (c.are_queries) positions.queries = random({2 * 70 + 1, c.heads, c.channels});
+    if (c.are_keys) positions.keys = random({2 * 310 + 1, c.heads, c.channels});
+    if (c.are_queries) positions.queries = random({2 * 310 + 1, c.heads, c.channels});
   }
   at::Tensor q, k, v, dout, bias, token_keys;
   Positions positions;

@@ -7,12 +7,18 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "strata/ops/attention/attention_products.h"
+#include "strata/ops/attention/position_products.h"
 
 namespace strata::ops::cpu {
 
 namespace {
+
+bool has_positions(const AttentionArguments& a) {
+  return a.key_positions.data != nullptr || a.query_positions.data != nullptr;
+}
 
 struct ForwardBuffers {
   HeadFactors keys, values;
@@ -25,7 +31,7 @@ class ForwardTask {
  public:
   ForwardTask(const AttentionArguments& a, AttentionProducts& task, AttentionScratch& scratch)
       : a_(a), task_(task), scratch_(scratch) {}
-  void run(const HeadsView& out);
+  void run(const HeadsView& out, int64_t piece);
 
  private:
   void attend(const QueryBlock& block, ForwardBuffers& s);
@@ -34,6 +40,7 @@ class ForwardTask {
   const AttentionArguments& a_;
   AttentionProducts& task_;
   AttentionScratch& scratch_;
+  std::optional<PositionProducts> positions_;
 };
 
 void ForwardTask::attend(const QueryBlock& block, ForwardBuffers& s) {
@@ -46,6 +53,7 @@ void ForwardTask::attend(const QueryBlock& block, ForwardBuffers& s) {
     const ScoreBlock scores = task_.score_block(block, keys, s.scores);
     task_.make_scores(block, s.q, s.keys, key, keys, s.scores);
     task_.scale_query_scores(scores);
+    if (positions_) positions_->add_scores(block, s.q.rows, s.keys.as_rows, key, keys, scores);
     if (a_.softcap > 0) cap_scores(scores, a_.softcap, nullptr);
     task_.add_bias(block, key, s.scores);
     task_.hide(block, key, s.scores);
@@ -66,7 +74,7 @@ void ForwardTask::write(const QueryBlock& block, const HeadsView& out, ForwardBu
   });
 }
 
-void ForwardTask::run(const HeadsView& out) {
+void ForwardTask::run(const HeadsView& out, int64_t) {
   ForwardBuffers s{.keys = task_.load_heads(a_.k, FactorUse::kTransposed),
                    .values = task_.load_heads(a_.v, FactorUse::kOneWay),
                    .q = task_.take_rows(FactorUse::kOneWay),
@@ -75,6 +83,7 @@ void ForwardTask::run(const HeadsView& out) {
                    .max = scratch_.take(task_.max_rows()),
                    .sum = scratch_.take(task_.max_rows()),
                    .correction = scratch_.take(task_.max_rows())};
+  if (has_positions(a_)) positions_.emplace(a_, task_, scratch_);
   for (int64_t begin = 0; begin < task_.queries(); begin += task_.block_queries()) {
     const QueryBlock block = task_.query_block(begin);
     task_.load_queries(block, s.q);
@@ -97,7 +106,7 @@ class BackwardTask {
  public:
   BackwardTask(const AttentionArguments& a, AttentionProducts& task, AttentionScratch& scratch)
       : a_(a), task_(task), scratch_(scratch) {}
-  void run(const AttentionGradientViews& g);
+  void run(const AttentionGradientViews& g, int64_t piece);
 
  private:
   bool sees_one_block(const QueryBlock& block) const {
@@ -109,6 +118,7 @@ class BackwardTask {
   const AttentionArguments& a_;
   AttentionProducts& task_;
   AttentionScratch& scratch_;
+  std::optional<PositionProducts> positions_;
 };
 
 void BackwardTask::load(const QueryBlock& block, const AttentionGradientViews& g,
@@ -138,6 +148,7 @@ void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, fl
     const ScoreBlock grad = task_.score_block(block, keys, s.grad);
     task_.make_scores(block, s.q, s.keys, key, keys, s.scores);
     task_.scale_query_scores(scores);
+    if (positions_) positions_->add_scores(block, s.q.rows, s.keys.as_rows, key, keys, scores);
     if (a_.softcap > 0) cap_scores(scores, a_.softcap, s.slopes);
     task_.add_bias(block, key, s.scores);
     task_.hide(block, key, s.scores);
@@ -152,10 +163,13 @@ void BackwardTask::differentiate(const QueryBlock& block, BackwardBuffers& s, fl
     const ScoreFactors of_grad = task_.factors_of(grad, FactorUse::kBothWays);
     task_.add_transposed(block, of_grad, s.q, key, keys, s.dk);
     task_.apply_gradients(block, of_grad, s.keys, key, keys, /*add=*/key > begin, s.dq);
+    if (positions_) {
+      positions_->add_gradients(block, s.q.rows, s.keys.as_rows, key, keys, grad, s.dq, s.dk);
+    }
   }
 }
 
-void BackwardTask::run(const AttentionGradientViews& g) {
+void BackwardTask::run(const AttentionGradientViews& g, int64_t piece) {
   BackwardBuffers s{.keys = task_.load_heads(a_.k, FactorUse::kBothWays),
                     .values = task_.load_heads(a_.v, FactorUse::kTransposed),
                     .dk = task_.take_head_sums(),
@@ -168,6 +182,7 @@ void BackwardTask::run(const AttentionGradientViews& g) {
                     .slopes = a_.softcap > 0 ? task_.take_scores() : nullptr,
                     .lse = scratch_.take(task_.max_rows()),
                     .delta = scratch_.take(task_.max_rows())};
+  if (has_positions(a_)) positions_.emplace(a_, task_, scratch_, g, piece);
   float* dbias =
       g.dbias == nullptr ? nullptr : g.dbias + task_.document() * a_.q.heads * a_.bias_span;
   for (int64_t begin = 0; begin < task_.queries(); begin += task_.block_queries()) {
@@ -184,40 +199,51 @@ void BackwardTask::run(const AttentionGradientViews& g) {
   task_.write_value_gradients(s.dv, g.dv);
 }
 
-// Runs a Task with `arguments` for each document and kv head.
+TaskRange range_of(const AttentionArguments& a, int64_t d, int64_t kv_head) {
+  TaskRange range{.first_query = a.offsets[d],
+                  .first_key = a.offsets[d],
+                  .queries = a.offsets[d + 1] - a.offsets[d] - a.key_lead,
+                  .keys = a.offsets[d + 1] - a.offsets[d],
+                  .kv_head = kv_head,
+                  .document = d};
+  if (!a.key_offsets.empty()) {
+    range.first_key = a.key_offsets[d];
+    range.queries = range.keys;
+    range.keys = a.key_offsets[d + 1] - range.first_key;
+  }
+  return range;
+}
+
+// Runs a Task with `arguments` for each document and kv head. Documents of a piece come one after
+// the other.
 template <typename Task, typename Arguments>
-void run_tasks(const AttentionArguments& a, const Arguments& arguments) {
+void run_tasks(const AttentionArguments& a, const Arguments& arguments, int64_t pieces) {
   const auto documents = static_cast<int64_t>(a.offsets.size()) - 1;
-  at::parallel_for(0, documents * a.k.heads, 1, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, pieces * a.k.heads, 1, [&](int64_t begin, int64_t end) {
     const TileScope tiles_of_thread(attention_uses_tiles(a));
     AttentionScratch scratch;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t d = i / a.k.heads;
-      TaskRange range{.first_query = a.offsets[d],
-                      .first_key = a.offsets[d],
-                      .queries = a.offsets[d + 1] - a.offsets[d] - a.key_lead,
-                      .keys = a.offsets[d + 1] - a.offsets[d],
-                      .kv_head = i % a.k.heads,
-                      .document = d};
-      if (!a.key_offsets.empty()) {
-        range.first_key = a.key_offsets[d];
-        range.queries = range.keys;
-        range.keys = a.key_offsets[d + 1] - range.first_key;
+      const int64_t piece = i / a.k.heads, past = (piece + 1) * documents / pieces;
+      for (int64_t d = piece * documents / pieces; d < past; ++d) {
+        const TaskRange range = range_of(a, d, i % a.k.heads);
+        if (range.keys == 0) continue;
+        scratch.start_task();
+        const std::unique_ptr<AttentionProducts> products = attention_products(a, range, scratch);
+        Task(a, *products, scratch).run(arguments, piece);
       }
-      if (range.keys == 0) continue;
-      scratch.start_task();
-      const std::unique_ptr<AttentionProducts> products = attention_products(a, range, scratch);
-      Task(a, *products, scratch).run(arguments);
     }
   });
 }
 
 }  // namespace
 
-void attention(const AttentionArguments& a, HeadsView out) { run_tasks<ForwardTask>(a, out); }
+void attention(const AttentionArguments& a, HeadsView out) {
+  run_tasks<ForwardTask>(a, out, static_cast<int64_t>(a.offsets.size()) - 1);
+}
 
 void attention_backward(const AttentionArguments& a, const AttentionGradientViews& g) {
-  run_tasks<BackwardTask>(a, g);
+  const auto documents = static_cast<int64_t>(a.offsets.size()) - 1;
+  run_tasks<BackwardTask>(a, g, g.position_pieces > 0 ? g.position_pieces : documents);
 }
 
 }  // namespace strata::ops::cpu

@@ -84,8 +84,8 @@ class AttentionProducts : public AttentionTask {
   virtual void write_value_gradients(const float* sums, const HeadsView& to) = 0;
 };
 
-// Products of bf16 where the tensors are, the processor has a matrix unit for them and a document
-// is long enough to gain; else in fp32.
+// Products of bf16 where the tensors are, the processor has a matrix unit for them, a document is
+// long enough to gain and there are no vectors of positions; else in fp32.
 std::unique_ptr<AttentionProducts> attention_products(const AttentionArguments& a,
                                                       const TaskRange& range,
                                                       AttentionScratch& scratch);

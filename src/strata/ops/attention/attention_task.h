@@ -77,6 +77,7 @@ class AttentionTask {
   virtual ~AttentionTask() = default;
 
   int64_t queries() const { return task_.queries; }
+  int64_t keys() const { return task_.keys; }
   int64_t block_queries() const { return block_queries_; }
   int64_t block_keys() const { return block_keys_; }
   int64_t max_rows() const { return max_rows_; }  // of a block

@@ -1,6 +1,5 @@
 // Attention with a bias: checks and choice of the device. The CPU's kernels are in
-// attention_cpu.cpp, a GPU's steps, and those with vectors of positions, in
-// dense_biased_attention.cpp.
+// attention_cpu.cpp, a GPU's steps in dense_biased_attention.cpp.
 #include "strata/ops/attention/biased_attention.h"
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "strata/ops/attention/dense_biased_attention.h"
 #include "strata/ops/check.h"
 #include "strata/ops/cpu_kernels.h"
+#include "strata/ops/matmul/block_product.h"
 
 namespace strata::ops {
 namespace {
@@ -72,14 +72,26 @@ void check_positions(const char* name, const at::Tensor& table, const at::Tensor
                       kOp, name, fmt::join(table.sizes(), ", "), k.size(1), q.size(2), farthest);
 }
 
+// Gradients of a table of vectors of positions.
 at::Tensor gradient_like(const at::Tensor& table) {
   if (!table.defined()) return table;
   return at::zeros(table.sizes(), table.options().dtype(at::kFloat));
 }
 
-// Without a kernel of ours.
-bool is_dense(const at::Tensor& q, const BiasedAttentionOptions& o) {
-  return is_for_cuda(q) || o.has_positions();
+// The kernels sum them up in so many pieces of the documents, so that the sum has one order on any
+// number of threads: [pieces, Hq, 2 n + 1, padded D].
+constexpr int64_t kPositionPieces = 8;
+
+at::Tensor pieces_like(const at::Tensor& table, int64_t pieces) {
+  if (!table.defined()) return table;
+  return at::zeros({pieces, table.size(1), table.size(0), cpu::padded_columns(table.size(2))},
+                   table.options().dtype(at::kFloat));
+}
+
+// As the table, [2 n + 1, Hq, D].
+at::Tensor sum_of_pieces(const at::Tensor& pieces, int64_t channels) {
+  if (!pieces.defined()) return pieces;
+  return pieces.sum(0).narrow(2, 0, channels).transpose(0, 1).contiguous();
 }
 
 cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor& k,
@@ -89,6 +101,9 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
   check_documents(o, q.size(0), k.size(0));
   check_positions("key_positions", o.key_positions, q, k, o);
   check_positions("query_positions", o.query_positions, q, k, o);
+  if (o.key_positions.defined() && o.query_positions.defined()) {
+    check_shape(kOp, "query_positions", o.query_positions, o.key_positions.sizes());
+  }
   if (o.window < 0 || !(o.softcap >= 0)) {
     throw InternalError("{}: found a window of {} and a softcap of {}, expected 0 or more", kOp,
                         o.window, o.softcap);
@@ -115,6 +130,13 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
     a.bias_origin = bias.size(1) / 2;
     if (!bias.is_meta()) a.bias = bias.const_data_ptr<float>();
   }
+  if (o.key_positions.defined()) a.key_positions = view_of("key_positions", o.key_positions, q);
+  if (o.query_positions.defined()) {
+    a.query_positions = view_of("query_positions", o.query_positions, q);
+  }
+  if (o.has_positions()) {
+    a.position_span = (o.key_positions.defined() ? o.key_positions : o.query_positions).size(0);
+  }
   if (o.dropout > 0) {
     check_shape(kOp, "token_keys", o.token_keys, {q.size(0)});
     check_type(kOp, "token_keys", o.token_keys, at::kLong);
@@ -128,14 +150,14 @@ cpu::AttentionArguments checked_arguments(const at::Tensor& q, const at::Tensor&
 AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                  const at::Tensor& bias, const BiasedAttentionOptions& options) {
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
-  if (is_dense(q, options) && !q.is_meta()) {
+  if (is_for_cuda(q) && !q.is_meta()) {
     return dense::biased_attention(q, k, v, bias, options,
-                                   dense::most_scores(q, options.has_positions()));
+                                   dense::most_scores(options.has_positions()));
   }
   AttentionResult result{at::empty(q.sizes(), q.options()),
                          at::empty({q.size(1), q.size(0)}, q.options().dtype(at::kFloat))};
   if (q.is_meta()) {
-    if (is_dense(q, options)) dense::imagine_scores(q, k, options, /*is_backward=*/false);
+    if (is_for_cuda(q)) dense::imagine_scores(q, k, options, /*is_backward=*/false);
     return result;
   }
   const ActivityTimer timer(Activity::kAttention);
@@ -153,32 +175,46 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   cpu::AttentionArguments arguments = checked_arguments(q, k, v, bias, options);
   check_shape(kOp, "dout", dout, q.sizes());
   check_shape(kOp, "lse", forward.lse, {q.size(1), q.size(0)});
-  if (is_dense(q, options) && !q.is_meta()) {
+  if (is_for_cuda(q) && !q.is_meta()) {
     return dense::biased_attention_backward(dout, q, k, v, bias, forward, options, wants_bias,
-                                            dense::most_scores(q, options.has_positions()));
+                                            dense::most_scores(options.has_positions()));
   }
-  BiasedAttentionGradients g{
-      at::empty(q.sizes(), q.options()),    at::empty(k.sizes(), k.options()),
-      at::empty(v.sizes(), v.options()),    at::Tensor(),
-      gradient_like(options.key_positions), gradient_like(options.query_positions)};
+  BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
+                             at::empty(v.sizes(), v.options())};
+  if (is_for_cuda(q)) {
+    dense::imagine_scores(q, k, options, /*is_backward=*/true);
+    g.dkey_positions = gradient_like(options.key_positions);
+    g.dquery_positions = gradient_like(options.query_positions);
+    if (wants_bias) g.dbias = at::zeros_like(bias);
+    return g;
+  }
+  const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
   at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
-  if (is_dense(q, options)) dense::imagine_scores(q, k, options, /*is_backward=*/true);
-  if (wants_bias && !is_dense(q, options)) {
-    const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
-    parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
-  }
+  if (wants_bias) parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
+  const int64_t pieces = options.has_positions() ? std::min(documents, kPositionPieces) : 0;
+  const at::Tensor of_keys = pieces_like(options.key_positions, pieces);
+  const at::Tensor of_queries = pieces_like(options.query_positions, pieces);
   if (!q.is_meta()) {
     const ActivityTimer timer(Activity::kAttention);
+    const auto data = [](const at::Tensor& x) {
+      return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
+    };
     arguments.lse = const_cast<float*>(forward.lse.const_data_ptr<float>());  // only read
-    cpu::attention_backward(arguments,
-                            {.dout = view_of("dout", dout, q),
-                             .out = view_of("out", forward.out, q),
-                             .dq = view_of("dq", g.dq, q),
-                             .dk = view_of("dk", g.dk, q),
-                             .dv = view_of("dv", g.dv, q),
-                             .dbias = wants_bias ? parts.mutable_data_ptr<float>() : nullptr});
+    cpu::attention_backward(arguments, {.dout = view_of("dout", dout, q),
+                                        .out = view_of("out", forward.out, q),
+                                        .dq = view_of("dq", g.dq, q),
+                                        .dk = view_of("dk", g.dk, q),
+                                        .dv = view_of("dv", g.dv, q),
+                                        .dbias = data(parts),
+                                        .dkey_positions = data(of_keys),
+                                        .dquery_positions = data(of_queries),
+                                        .position_pieces = pieces});
   }
-  if (wants_bias) g.dbias = parts.defined() ? parts.sum(0) : at::zeros_like(bias);
+  if (wants_bias) g.dbias = parts.sum(0);
+  g.dkey_positions = sum_of_pieces(of_keys, q.size(2));
+  g.dquery_positions = sum_of_pieces(of_queries, q.size(2));
+  // The kernels' are in the other order, without the scale.
+  if (of_queries.defined()) g.dquery_positions = g.dquery_positions.flip(0).mul_(options.scale);
   return g;
 }
 

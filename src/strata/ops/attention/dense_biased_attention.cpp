@@ -275,20 +275,14 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   return g;
 }
 
-int64_t most_scores(const at::Tensor& q, bool has_positions) {
-  if (!has_positions) return kMostScores;
-  return kMostScores / (is_for_cuda(q) ? 4 : 16);
-}
-
 namespace {
 
-// What stands beside vectors of positions: padded tokens, scores, products of all distances, and on
-// CPUs factors of 16 bits in fp32.
+// What stands beside vectors of positions: padded tokens, scores, products of all distances.
 void imagine_positions(const at::Tensor& q, const BiasedAttentionOptions& options,
                        bool is_backward) {
   const int64_t heads = q.size(1);
   int64_t scores = 0, products = 0, tokens = 0;
-  for (const AttentionChunk& chunk : attention_chunks(options, heads, most_scores(q, true))) {
+  for (const AttentionChunk& chunk : attention_chunks(options, heads, most_scores(true))) {
     const int64_t longer = std::max(chunk.queries, chunk.keys);
     const auto count = static_cast<int64_t>(chunk.offsets.size()) - 1;
     scores = std::max(scores, chunk.num_scores(heads));
@@ -296,24 +290,22 @@ void imagine_positions(const at::Tensor& q, const BiasedAttentionOptions& option
     tokens = std::max(tokens, count * heads * longer * q.size(2));
   }
   const auto fp32 = q.options().dtype(at::kFloat);
-  const bool is_rounded = q.scalar_type() != at::kFloat, widens = is_rounded && !is_for_cuda(q);
+  const bool is_rounded = q.scalar_type() != at::kFloat;
   std::vector<at::Tensor> taken;
   const auto take = [&](int64_t numel, const at::TensorOptions& type) {
     taken.push_back(at::empty({numel}, type));
   };
-  // Scores and their products of distances; or probabilities, dropped, rounded, and in fp32 again.
+  // Scores and their products of distances; or probabilities, dropped.
   const int64_t with_products = scores + std::max(products, scores);
   const int64_t dropped = scores * (options.dropout > 0 ? 2 : 1);
   if (!is_backward) {
     take(4 * tokens, q.options());
-    take(std::max(with_products, dropped + (widens ? 2 * scores : 0)), fp32);
-    if (widens) take(tokens, fp32);
+    take(std::max(with_products, dropped), fp32);
     return;
   }
   // In the end the gradients of scores, and where each distance has its own, in both types.
-  const bool is_half_on_gpus = is_rounded && !widens;
-  take(5 * tokens + (is_rounded ? scores : 0) + (is_half_on_gpus ? products : 0), q.options());
-  take(2 * tokens + (is_half_on_gpus ? 2 * scores : scores + products), fp32);
+  take(5 * tokens + (is_rounded ? scores + products : 0), q.options());
+  take(2 * tokens + (is_rounded ? 2 * scores : scores + products), fp32);
 }
 
 }  // namespace

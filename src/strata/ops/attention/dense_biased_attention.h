@@ -1,5 +1,5 @@
 // Attention with a bias, or with vectors of positions, from libtorch's operations on padded
-// documents: where there is no kernel of ours for it. Owns: those steps. Never: checks;
+// documents: on GPUs. Owns: those steps. Never: checks;
 // biased_attention.cpp has those.
 //
 // Memory: the scores of as many documents, or of as many queries of one, as fit, in fp32, a few
@@ -12,9 +12,11 @@
 namespace strata::ops::dense {
 
 // Scores that exist at once: 256 MiB; a quarter of it where products with vectors of positions
-// stand beside them, twice as many, and on CPUs a sixteenth.
+// stand beside them, twice as many.
 inline constexpr int64_t kMostScores = int64_t{64} << 20;
-int64_t most_scores(const at::Tensor& q, bool has_positions);
+constexpr int64_t most_scores(bool has_positions) {
+  return has_positions ? kMostScores / 4 : kMostScores;
+}
 
 // As the functions of the same names in biased_attention.h, on any device that holds data.
 AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -25,7 +27,8 @@ BiasedAttentionGradients biased_attention_backward(
     const at::Tensor& bias, const AttentionResult& forward, const BiasedAttentionOptions& options,
     bool wants_bias, int64_t most_scores = kMostScores);
 
-// For the memory plan: takes and gives back what the backward pass, or the forward pass, does.
+// For the memory plan: takes and gives back what the backward pass, or the forward pass, does on a
+// GPU.
 void imagine_scores(const at::Tensor& q, const at::Tensor& k, const BiasedAttentionOptions& options,
                     bool is_backward);
 

@@ -1,7 +1,7 @@
-// Scores of queries, or of keys, with vectors of relative positions, for attention on padded
-// documents (He et al. 2021, disentangled attention): products with the vector of each distance,
-// read along diagonals. Owns: those products, where a score stands in them, their backward. Never:
-// which vector a distance has, softmax.
+// On GPUs: scores of queries, or of keys, with vectors of relative positions, for attention on
+// padded documents (He et al. 2021, disentangled attention): products with the vector of each
+// distance, read along diagonals. Owns: those products, where a score stands in them, their
+// backward. Never: which vector a distance has, softmax.
 //
 // D documents of L queries and S keys, H heads, C channels, W = L + S - 1 distances.
 #pragma once
