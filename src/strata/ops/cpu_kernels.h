@@ -117,8 +117,7 @@ struct AttentionGradientViews {
   HeadsView dout, out, dq, dk, dv;
   float* dbias = nullptr;  // [documents, Hq, bias_span]: added to; may be null
   // Of vectors of positions, added to: [position_pieces, Hq, position_span, padded D], those of
-  // keys in the order of the table, those of queries, without the scale, in the other. Documents
-  // are summed up in so many pieces.
+  // queries without the scale. Documents are summed up in so many pieces.
   float *dkey_positions = nullptr, *dquery_positions = nullptr;
   int64_t position_pieces = 0;
 };

@@ -2,6 +2,7 @@
 // for dropout the mask that ops::dropout draws. bf16 in every way in which the processor multiplies
 // it.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -319,6 +320,37 @@ TEST(BiasedAttention, DropsProbabilitiesByToken) {
     EXPECT_NE(at::equal(masks.front(), masks.back()), c.heads > 1);
     compare(c, in, options, at::stack(masks), 1e-5);
   }
+}
+
+TEST(BiasedAttention, ThreadsDoNotMatterToSumsOverDocuments) {
+  const Offsets offsets = {0, 70, 71, 147, 200, 270, 340, 400, 470};
+  const Case c = {.offsets = offsets,
+                  .key_offsets = offsets,
+                  .heads = 3,
+                  .kv_heads = 3,
+                  .channels = 24,
+                  .are_keys = true,
+                  .are_queries = true};
+  Input in(c, at::kFloat);
+  // As few distances as may be: the sums are in three pieces.
+  for (at::Tensor* table : {&in.positions.keys, &in.positions.queries}) {
+    *table = table->narrow(0, 310 - 75, 151);
+  }
+  const auto run = [&] {
+    const BiasedAttentionOptions options = options_of(c, in);
+    const AttentionResult r = biased_attention(in.q, in.k, in.v, in.bias, options);
+    const BiasedAttentionGradients g = biased_attention_backward(in.dout, in.q, in.k, in.v, in.bias,
+                                                                 r, options, /*wants_bias=*/true);
+    return std::vector<at::Tensor>{
+        r.out, g.dq, g.dk, g.dv, g.dbias, g.dkey_positions, g.dquery_positions};
+  };
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const std::vector<at::Tensor> one = run();
+  at::set_num_threads(2);
+  const std::vector<at::Tensor> two = run();
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], two[i])) << "result " << i;
 }
 
 TEST(BiasedAttention, RefusesWhatDoesNotFit) {

@@ -72,16 +72,28 @@ void check_positions(const char* name, const at::Tensor& table, const at::Tensor
                       kOp, name, fmt::join(table.sizes(), ", "), k.size(1), q.size(2), farthest);
 }
 
-// Gradients of a table of vectors of positions.
-at::Tensor gradient_like(const at::Tensor& table) {
-  if (!table.defined()) return table;
-  return at::zeros(table.sizes(), table.options().dtype(at::kFloat));
+at::Tensor fp32_zeros_like(const at::Tensor& x) {
+  return x.defined() ? at::zeros(x.sizes(), x.options().dtype(at::kFloat)) : x;
 }
 
-// The kernels sum them up in so many pieces of the documents, so that the sum has one order on any
-// number of threads: [pieces, Hq, 2 n + 1, padded D].
-constexpr int64_t kPositionPieces = 8;
+// What a GPU takes for them; `g` gets those that are sums.
+void imagine_gradients(const at::Tensor& q, const at::Tensor& k, const at::Tensor& bias,
+                       const BiasedAttentionOptions& options, bool wants_bias,
+                       BiasedAttentionGradients& g) {
+  dense::imagine_scores(q, k, options, /*is_backward=*/true);
+  g.dkey_positions = fp32_zeros_like(options.key_positions);
+  g.dquery_positions = fp32_zeros_like(options.query_positions);
+  if (wants_bias) g.dbias = at::zeros_like(bias);
+}
 
+// The kernels sum them up in pieces of the documents, so that the sum has one order on any number
+// of threads: in at most eight, which take no more memory than q in fp32 does.
+int64_t position_pieces(const BiasedAttentionOptions& o, int64_t span) {
+  const auto documents = static_cast<int64_t>(o.offsets.size()) - 1;
+  return std::clamp<int64_t>(o.offsets.back() / span, 1, std::min<int64_t>(8, documents));
+}
+
+// [pieces, Hq, 2 n + 1, padded D].
 at::Tensor pieces_like(const at::Tensor& table, int64_t pieces) {
   if (!table.defined()) return table;
   return at::zeros({pieces, table.size(1), table.size(0), cpu::padded_columns(table.size(2))},
@@ -182,16 +194,14 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   BiasedAttentionGradients g{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()),
                              at::empty(v.sizes(), v.options())};
   if (is_for_cuda(q)) {
-    dense::imagine_scores(q, k, options, /*is_backward=*/true);
-    g.dkey_positions = gradient_like(options.key_positions);
-    g.dquery_positions = gradient_like(options.query_positions);
-    if (wants_bias) g.dbias = at::zeros_like(bias);
+    imagine_gradients(q, k, bias, options, wants_bias, g);
     return g;
   }
   const auto documents = static_cast<int64_t>(options.offsets.size()) - 1;
   at::Tensor parts;  // of each document, so that the sum has one order on any number of threads
   if (wants_bias) parts = at::zeros({documents, bias.size(0), bias.size(1)}, bias.options());
-  const int64_t pieces = options.has_positions() ? std::min(documents, kPositionPieces) : 0;
+  const int64_t pieces =
+      options.has_positions() ? position_pieces(options, arguments.position_span) : 0;
   const at::Tensor of_keys = pieces_like(options.key_positions, pieces);
   const at::Tensor of_queries = pieces_like(options.query_positions, pieces);
   if (!q.is_meta()) {
@@ -213,8 +223,7 @@ BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const
   if (wants_bias) g.dbias = parts.sum(0);
   g.dkey_positions = sum_of_pieces(of_keys, q.size(2));
   g.dquery_positions = sum_of_pieces(of_queries, q.size(2));
-  // The kernels' are in the other order, without the scale.
-  if (of_queries.defined()) g.dquery_positions = g.dquery_positions.flip(0).mul_(options.scale);
+  if (of_queries.defined()) g.dquery_positions.mul_(options.scale);
   return g;
 }
 

@@ -34,6 +34,7 @@ class PositionTable {
     int64_t head;
     int64_t first, count, step;  // vectors of the view: the first, how many, 1 or -1 to the next
     float factor;
+    float* gradients;  // of the first; of the next a row of the width on, or back; may be null
   };
   PositionTable(Element type, int64_t channels, const Source& source, AttentionScratch& scratch);
 
@@ -44,10 +45,8 @@ class PositionTable {
   SlantedScores multiply(const SlantedBlock& block, float* room) const;
   // Where the gradients of those products are to be written, zeros beside them.
   SlantedScores clear(const SlantedBlock& block, float* room) const;
-  // What clear() gave is filled: adds to drows [count, width] and to dtable [count of vectors,
-  // width].
-  void add_gradients(const SlantedBlock& block, const float* room, float* drows,
-                     float* dtable) const;
+  // What clear() gave is filled: adds to drows [count, width] and to the vectors' gradients.
+  void add_gradients(const SlantedBlock& block, const float* room, float* drows) const;
 
  private:
   static int64_t stride(int64_t places) { return padded_columns(places) + 3 * kColumnMultiple; }
@@ -57,6 +56,8 @@ class PositionTable {
   int64_t channels_, width_, count_;
   float* rows_;     // [count_, width_]
   float* columns_;  // in panels of some vectors, each [channels, panel_width()]
+  float* gradients_;
+  int64_t gradient_stride_;
 };
 
 // Both sides of a task: vectors as keys, which queries meet, and as queries, which keys meet.
@@ -80,14 +81,13 @@ class PositionProducts {
                           int64_t key) const;
   SlantedBlock of_keys(const QueryBlock& block, const float* keys, int64_t count,
                        int64_t key) const;
-  // From vector `first` on, in [pieces, Hq, span, width].
-  float* gradients_of(float* all, int64_t piece, int64_t first) const;
+  // Of a vector, in [pieces, Hq, span, width].
+  float* gradient_of(float* all, int64_t piece, int64_t vector) const;
 
   const AttentionArguments& a_;
   const AttentionTask& task_;
   const int64_t first_, count_;  // of the task's vectors, that of its last query and first key on
   std::optional<PositionTable> as_keys_, as_queries_;
-  float *dkeys_, *dqueries_;  // of the task's first vectors
   float *room_, *turned_;
 };
 

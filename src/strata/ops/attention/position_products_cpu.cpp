@@ -24,7 +24,9 @@ PositionTable::PositionTable(Element type, int64_t channels, const Source& sourc
       width_(padded_columns(channels)),
       count_(source.count),
       rows_(scratch.take(source.count * width_)),
-      columns_(scratch.take(channels * padded_columns(source.count))) {
+      columns_(scratch.take(channels * padded_columns(source.count))),
+      gradients_(source.gradients),
+      gradient_stride_(source.step * width_) {
   load(type, source);
 }
 
@@ -86,8 +88,8 @@ SlantedScores PositionTable::clear(const SlantedBlock& block, float* room) const
   return {room + lead + block.count - 1, wide - 1};
 }
 
-void PositionTable::add_gradients(const SlantedBlock& block, const float* room, float* drows,
-                                  float* dtable) const {
+void PositionTable::add_gradients(const SlantedBlock& block, const float* room,
+                                  float* drows) const {
   const int64_t wide = stride(block.others + block.count), lead = block.place % kColumnMultiple;
   for (int64_t row = 0; row < block.count; row += kPart) {
     const int64_t part = std::min(kPart, block.count - row);
@@ -118,8 +120,8 @@ void PositionTable::add_gradients(const SlantedBlock& block, const float* room, 
                    .a_inner_stride = wide,
                    .b = block.rows + row * width_,
                    .b_stride = width_,
-                   .c = dtable + (block.place + place) * width_,
-                   .c_stride = width_,
+                   .c = gradients_ + (block.place + place) * gradient_stride_,
+                   .c_stride = gradient_stride_,
                    .add = true});
   }
 }
@@ -131,23 +133,23 @@ PositionProducts::PositionProducts(const AttentionArguments& a, const AttentionT
       task_(task),
       first_(a.position_span / 2 + 1 - task.queries() - a.key_lead),
       count_(task.queries() + task.keys() - 1),
-      dkeys_(gradients_of(g.dkey_positions, piece, first_)),
-      dqueries_(gradients_of(g.dquery_positions, piece, a.position_span - first_ - count_)),
       room_(scratch.take(std::max(PositionTable::room(task.max_rows(), task.block_keys()),
                                   PositionTable::room(task.block_keys(), task.max_rows())))),
       turned_(scratch.take(task.max_rows() * padded_columns(task.block_keys()))) {
   const int64_t head = task.query_head(0);
   if (a.key_positions.data != nullptr) {
     as_keys_.emplace(a.type, a.channels,
-                     PositionTable::Source{a.key_positions, head, first_, count_, 1, 1.0f},
+                     PositionTable::Source{a.key_positions, head, first_, count_, 1, 1.0f,
+                                           gradient_of(g.dkey_positions, piece, first_)},
                      scratch);
   }
   if (a.query_positions.data != nullptr) {
+    const int64_t last = first_ + count_ - 1;
     // Keys count from themselves to the query. Unlike queries they are not scaled yet.
-    as_queries_.emplace(
-        a.type, a.channels,
-        PositionTable::Source{a.query_positions, head, first_ + count_ - 1, count_, -1, a.scale},
-        scratch);
+    as_queries_.emplace(a.type, a.channels,
+                        PositionTable::Source{a.query_positions, head, last, count_, -1, a.scale,
+                                              gradient_of(g.dquery_positions, piece, last)},
+                        scratch);
   }
 }
 
@@ -179,10 +181,10 @@ void PositionProducts::add_scores(const QueryBlock& block, const float* queries,
   }
 }
 
-float* PositionProducts::gradients_of(float* all, int64_t piece, int64_t first) const {
+float* PositionProducts::gradient_of(float* all, int64_t piece, int64_t vector) const {
   if (all == nullptr) return nullptr;
   const int64_t of_head = piece * a_.q.heads + task_.query_head(0);
-  return all + (of_head * a_.position_span + first) * task_.width();
+  return all + (of_head * a_.position_span + vector) * task_.width();
 }
 
 void PositionProducts::add_gradients(const QueryBlock& block, const float* queries,
@@ -198,13 +200,13 @@ void PositionProducts::add_gradients(const QueryBlock& block, const float* queri
     for (int64_t r = 0; r < block.rows; ++r) {
       std::copy_n(gradients.scores + r * gradients.stride, count, to.first + r * to.stride);
     }
-    as_keys_->add_gradients(slanted, room_, dq, dkeys_);
+    as_keys_->add_gradients(slanted, room_, dq);
   }
   if (as_queries_) {
     const SlantedBlock slanted = of_keys(block, keys, count, key);
     const SlantedScores to = as_queries_->clear(slanted, room_);
     transpose_block(gradients.scores, gradients.stride, block.rows, count, to.first, to.stride);
-    as_queries_->add_gradients(slanted, room_, dk + key * task_.width(), dqueries_);
+    as_queries_->add_gradients(slanted, room_, dk + key * task_.width());
   }
 }
 
