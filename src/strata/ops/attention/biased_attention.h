@@ -49,9 +49,9 @@ AttentionResult biased_attention(const at::Tensor& q, const at::Tensor& k, const
                                  const at::Tensor& bias, const BiasedAttentionOptions& options);
 
 struct BiasedAttentionGradients {
-  at::Tensor dq, dk, dv;                        // contiguous
-  at::Tensor dbias;                             // fp32, of the bias; undefined unless `wants_bias`
-  at::Tensor dkey_positions, dquery_positions;  // fp32, of those that there are
+  at::Tensor dq, dk, dv;                                  // contiguous
+  at::Tensor dbias = {};                                  // fp32; undefined unless `wants_bias`
+  at::Tensor dkey_positions = {}, dquery_positions = {};  // fp32, of those that there are
 };
 
 BiasedAttentionGradients biased_attention_backward(const at::Tensor& dout, const at::Tensor& q,
