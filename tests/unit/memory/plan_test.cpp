@@ -14,6 +14,7 @@
 #include "strata/memory/plan_text.h"
 #include "strata/models/registry.h"
 #include "strata/ops/attention/attention.h"
+#include "strata/ops/attention/biased_attention.h"
 #include "strata/ops/matmul/matmul.h"
 #include "strata/ops/quant/quantized.h"
 #include "strata/optim/adamw.h"
@@ -216,6 +217,32 @@ TEST(Plan, BesideAGpuInputsLeaveItsMemory) {
   };
   // The last one sent is let go of when the first is fetched.
   EXPECT_EQ(at_loss(kept) - at_loss(moved), kInputBytes);
+}
+
+// The oracle is dense::biased_attention_backward(), which sums them up chunk by chunk of the
+// scores.
+TEST(Plan, BesideAGpuGradientsOfPositionsStandBesideScores) {
+  constexpr int64_t kTokens = 512, kHeads = 4, kChannels = 16, kMorePlaces = 1024;
+  const PlannedDeviceScope stands_for(at::kCUDA);
+  const std::vector<int64_t> offsets{0, kTokens};
+  const auto peak = [&](int64_t places) {
+    Imagined imagined;
+    const auto options = at::TensorOptions(at::kMeta).dtype(at::kFloat);
+    const at::Tensor q = at::empty({kTokens, kHeads, kChannels}, options);
+    const at::Tensor table = at::empty({places, kHeads, kChannels}, options);
+    const ops::BiasedAttentionOptions o{.offsets = offsets,
+                                        .key_offsets = offsets,
+                                        .scale = 0.1,
+                                        .key_positions = table,
+                                        .query_positions = table};
+    const ops::AttentionResult result = ops::biased_attention(q, q, q, {}, o);
+    const int64_t given = imagined.account().bytes_in_use();
+    imagined.account().take_high_water();
+    ops::biased_attention_backward(result.out, q, q, q, {}, result, o, /*wants_bias=*/false);
+    return imagined.account().take_high_water() - given;
+  };
+  constexpr int64_t kLeast = 2 * kTokens - 1;
+  EXPECT_EQ(peak(kLeast + kMorePlaces) - peak(kLeast), 2 * kMorePlaces * kHeads * kChannels * 4);
 }
 
 // The oracle is what cuda::attention() makes contiguous and repeats before libtorch's kernel.

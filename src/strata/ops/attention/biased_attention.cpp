@@ -80,14 +80,14 @@ at::Tensor fp32_zeros_like(const at::Tensor& x) {
 void imagine_gradients(const at::Tensor& q, const at::Tensor& k, const at::Tensor& bias,
                        const BiasedAttentionOptions& options, bool wants_bias,
                        BiasedAttentionGradients& g) {
-  dense::imagine_scores(q, k, options, /*is_backward=*/true);
   g.dkey_positions = fp32_zeros_like(options.key_positions);
   g.dquery_positions = fp32_zeros_like(options.query_positions);
   if (wants_bias) g.dbias = at::zeros_like(bias);
+  dense::imagine_scores(q, k, options, /*is_backward=*/true);
 }
 
 // The kernels sum them up in pieces of the documents, so that the sum has one order on any number
-// of threads: in at most eight, which take no more memory than q in fp32 does.
+// of threads: in at most eight, and in several only where they take no more memory than q in fp32.
 int64_t position_pieces(const BiasedAttentionOptions& o, int64_t span) {
   const auto documents = static_cast<int64_t>(o.offsets.size()) - 1;
   return std::clamp<int64_t>(o.offsets.back() / span, 1, std::min<int64_t>(8, documents));
