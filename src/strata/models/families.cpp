@@ -116,12 +116,13 @@ std::unique_ptr<Model> create_eurobert(const Json& json, const ModelOptions& opt
   return std::make_unique<EuroBertModel>(config, options.storage);
 }
 
-template <Gpt2Config (*parse)(const Json&)>
-std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options) {
-  Gpt2Config config = parse(json);
+// Without rotary tables.
+template <typename Decoder, auto parse>
+std::unique_ptr<Model> create_decoder(const Json& json, const ModelOptions& options) {
+  auto config = parse(json);
   config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
-  return std::make_unique<Gpt2Model>(config, options.storage);
+  return std::make_unique<Decoder>(config, options.storage);
 }
 
 std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& options) {
@@ -148,13 +149,6 @@ std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOption
   config.has_own_head = options.is_untied;
   if (config.rope) config.rope->buffer_type = options.buffers;
   return std::make_unique<RotaryDecoderModel>(config, options.storage);
-}
-
-std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options) {
-  OptConfig config = parse_opt_config(json);
-  config.num_labels = num_labels(json);
-  config.has_own_head = options.is_untied;
-  return std::make_unique<OptModel>(config, options.storage);
 }
 
 template <Gpt2Config (*parse)(const Json&)>
@@ -256,11 +250,11 @@ const std::map<std::string, Family>& families() {
       {"glm4_moe", {create_layers<parse_glm4_moe_config, make_mixture_layers>, nullptr}},
       {"glm4_moe_lite", {create_layers<parse_glm4_moe_lite_config, make_deepseek_layers>, nullptr}},
       {"gpt2",
-       {.create = create_gpt2<parse_gpt2_config>,
+       {.create = create_decoder<Gpt2Model, parse_gpt2_config>,
         .classifier = "GPT2ForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt2_config>}},
       {"gpt_bigcode",
-       {.create = create_gpt2<parse_gpt_bigcode_config>,
+       {.create = create_decoder<Gpt2Model, parse_gpt_bigcode_config>,
         .classifier = "GPTBigCodeForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
       {"gpt_neo",
@@ -346,7 +340,7 @@ const std::map<std::string, Family>& families() {
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},
       {"opt",
-       {.create = create_opt,
+       {.create = create_decoder<OptModel, parse_opt_config>,
         .classifier = "OPTForSequenceClassification",
         .position_table = opt_positions}},
       {"pegasus",
