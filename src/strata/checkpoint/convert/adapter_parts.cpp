@@ -48,10 +48,11 @@ static bool is_called_tied(const Json& config) {
   const std::string type = config.value("model_type", "");
   // Those that transformers ties where the file does not say.
   constexpr std::string_view kTied[] = {
-      "bloom",   "cohere",     "cohere2",     "ernie4_5",    "ernie4_5_moe", "falcon",
-      "gemma",   "gemma2",     "gemma3_text", "gemma4_text", "gpt2",         "gpt_bigcode",
-      "gpt_neo", "lfm2",       "lfm2_moe",    "minicpm3",    "mpt",          "opt",
-      "smollm3", "starcoder2", "vaultgemma"};
+      "bloom",    "cohere",      "cohere2",    "ernie4_5",    "ernie4_5_moe",
+      "falcon",   "gemma",       "gemma2",     "gemma3_text", "gemma4_text",
+      "gpt2",     "gpt_bigcode", "gpt_neo",    "granite_swa", "lfm2",
+      "lfm2_moe", "minicpm3",    "mpt",        "openai-gpt",  "opt",
+      "smollm3",  "starcoder2",  "vaultgemma", "xglm",        "youtu"};
   const bool is_by_default = std::ranges::find(kTied, type) != std::end(kTied);
   const char* key = config.contains("tie_embedding") ? "tie_embedding" : "tie_word_embeddings";
   const auto entry = config.find(key);  // LFM2 has a name of its own for it
