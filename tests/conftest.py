@@ -94,6 +94,7 @@ class Inputs:
         "minimax_m2": tiny_llama.MINIMAX_M2,
         "granitemoe": tiny_llama.GRANITE_MOE,
         "granitemoeshared": tiny_llama.GRANITE_SHARED,
+        "granitemoe_swa": tiny_llama.GRANITE_MOE_SWA,
         "ernie4_5_moe": tiny_llama.ERNIE45_MOE,
         "hunyuan_v1_moe": tiny_llama.HUNYUAN_MOE,
         "dots1": tiny_llama.DOTS1,

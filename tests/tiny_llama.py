@@ -124,6 +124,8 @@ GRANITE_MOE = dict(UNBALANCED, family="granitemoe", num_local_experts=5, embeddi
                    residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.1)
 GRANITE_MOE["intermediate_size"] = 20
 GRANITE_SHARED = dict(GRANITE_MOE, family="granitemoeshared", shared_intermediate_size=12, tie_word_embeddings=True)
+GRANITE_MOE_SWA = dict(GRANITE_MOE, family="granitemoe_swa", num_hidden_layers=3, sliding_window=7, layer_rope_theta=[0, 500.0, 0],
+                       shared_intermediate_size=12, attention_dropout=0.0)
 # The second layer alone has experts.
 ERNIE45_MOE = dict(UNBALANCED, family="ernie4_5_moe", num_hidden_layers=3, moe_num_experts=5, moe_k=2, moe_intermediate_size=12,
                    moe_layer_end_index=1)

@@ -79,6 +79,7 @@ BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRO
          "minimax_m2": dict(BASE, head_dim=8, num_local_experts=5, num_experts_per_tok=2, intermediate_size=14),
          "granitemoe": dict(BASE, num_local_experts=5, intermediate_size=14),
          "granitemoeshared": dict(BASE, num_local_experts=5, intermediate_size=14, shared_intermediate_size=22),
+         "granitemoe_swa": dict(BASE, num_local_experts=5, intermediate_size=14),
          "ernie4_5_moe": ERNIE_MOE_BASE, "llama4_text": LLAMA4_BASE,
          "hunyuan_v1_moe": dict(BASE, head_dim=8, num_experts=5, moe_topk=2, intermediate_size=14),
          "exaone_moe": dict(BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14),
@@ -101,7 +102,7 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
                 "nemotron_h": ("mixer", None, "up_proj", "down_proj")}
 # Of these files hold fused parameters, too.
-FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid", "llama4_text"}
+FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "granitemoehybrid", "llama4_text"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each

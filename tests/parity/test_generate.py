@@ -61,6 +61,8 @@ MODELS = {
     "flex_olmo": dict(family="flex_olmo", num_key_value_heads=2, intermediate_size=16),
     "afmoe": dict(family="afmoe", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, global_attn_every_n_layers=2),
     "granite_swa": dict(family="granite_swa", num_key_value_heads=2, sliding_window=6, attention_multiplier=0.3, layer_rope_theta=[0, 500.0]),
+    "granitemoe_swa": dict(family="granitemoe_swa", num_key_value_heads=2, sliding_window=6, attention_multiplier=0.3, intermediate_size=16,
+                           layer_rope_theta=[0, 500.0]),
     "youtu": dict(family="youtu"),
     "gpt2": dict(family="gpt2", n_head=2),
     "bigcode": dict(family="gpt_bigcode"),
@@ -143,7 +145,7 @@ FUSED_WITHOUT_IA3 = ["codegen", "mpt"]
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text",
-                  "solar_open", "mellum", "flex_olmo", "afmoe", "granite_swa", "youtu"]
+                  "solar_open", "mellum", "flex_olmo", "afmoe", "granite_swa", "granitemoe_swa", "youtu"]
 OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + FUSED_WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [

@@ -63,6 +63,8 @@ struct End {
 };
 
 constexpr std::string_view kGranites = "granitemoe";  // granitemoeshared, granitemoehybrid, too
+// Whose folders hold the model's own names.
+constexpr std::string_view kGraniteWithWindows = "granitemoe_swa";
 
 constexpr End kEnds[] = {
     {"ernie4_5_moe", ".mlp.moe_statics.e_score_correction_bias",
@@ -83,6 +85,7 @@ std::string with_other_end(const Json& config, const std::string& name, std::str
   const Json value = config.value("model_type", Json());
   if (!value.is_string()) return name;
   const std::string type = value.get<std::string>();
+  if (type == kGraniteWithWindows) return name;
   for (const End& end : kEnds) {
     if (!type.starts_with(end.model_types) || !name.ends_with(end.*from)) continue;
     return name.substr(0, name.size() - (end.*from).size()) + std::string(end.*to);

@@ -270,6 +270,8 @@ const std::map<std::string, Family>& families() {
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"granite_swa", {create_llama<parse_granite_swa_config>, nullptr}},
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
+      {"granitemoe_swa",
+       {create_layers<parse_granitemoe_swa_config, make_granite_moe_swa_layers>, nullptr}},
       {"granitemoeshared",
        {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
       {"granitemoehybrid",
