@@ -56,6 +56,7 @@ class Inputs:
         "minicpm3": tiny_llama.MINICPM3,
         "youtu": tiny_llama.YOUTU,
         "granite_swa": tiny_llama.GRANITE_SWA,
+        "nanochat": tiny_llama.NANOCHAT,
         "gpt2": tiny_llama.GPT2,
         "bigcode": tiny_llama.GPT_BIGCODE,
         "gpt_neox": tiny_llama.GPT_NEOX,

@@ -172,6 +172,7 @@ YOUTU = dict(PLAIN, family="youtu", num_key_value_heads=4, kv_lora_rank=14, q_lo
 # Sinks, a window in two layers of three, a rotation in one of those alone.
 GRANITE_SWA = dict(PLAIN, family="granite_swa", num_hidden_layers=3, sliding_window=7, layer_rope_theta=[0, 500.0, 0], embedding_multiplier=2.5,
                    attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5)
+NANOCHAT = dict(PLAIN, family="nanochat", head_dim=10)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
 # Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.

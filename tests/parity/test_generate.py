@@ -109,6 +109,7 @@ MODELS = {
     "hyperclovax": dict(family="hyperclovax", num_key_value_heads=2, residual_multiplier=0.6, logits_scaling=0.7),
     "minicpm3": dict(family="minicpm3"),
     "vaultgemma": dict(family="vaultgemma", num_key_value_heads=2, sliding_window=6, query_pre_attn_scalar=8),
+    "nanochat": dict(family="nanochat", num_key_value_heads=2, final_logit_softcapping=3.0),
     "arcee": dict(family="arcee", num_key_value_heads=2),
     "apertus": dict(family="apertus", num_key_value_heads=2),
     "exaone4": dict(family="exaone4", num_key_value_heads=2, sliding_window=6, sliding_window_pattern=2),
@@ -150,7 +151,7 @@ OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + FUSED_WITHOUT_IA3 + WI
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
     ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none"), ("minicpm3", "none"), ("minicpm3", "lora")] + [
-    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix"), ("afmoe", "prefix"), ("granite_swa", "prefix"), ("youtu", "prompt")] + [
+    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix"), ("afmoe", "prefix"), ("granite_swa", "prefix"), ("youtu", "prompt"), ("nanochat", "prompt"), ("nanochat", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in FUSED_WITHOUT_IA3 for a in ("none", "lora")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [

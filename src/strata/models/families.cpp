@@ -18,6 +18,7 @@
 #include "strata/models/lfm2/layers.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/llama/nanochat.h"
 #include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
 #include "strata/models/llama4/feed_forward.h"
@@ -331,6 +332,7 @@ const std::map<std::string, Family>& families() {
        encoder<parse_mpnet_config>("MPNetForSequenceClassification", "classifier.dense.weight")},
       {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
       {"mt5", {create_t5<parse_mt5_config>, nullptr, /*has_encoder=*/true}},
+      {"nanochat", {create_layers<parse_nanochat_config, make_nanochat_layers>, nullptr}},
       {"nemotron",
        {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
       {"nemotron_h",

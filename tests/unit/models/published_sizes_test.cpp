@@ -69,6 +69,7 @@ constexpr Published kPublished[] = {
     {R"({"model_type": "llama4_text", "num_local_experts": 128, "interleave_moe_layer_step": 2,
          "use_qk_norm": false})",
      400711848960, 512},
+    {R"({"model_type": "nanochat"})", 256573440, 512},
     {R"({"model_type": "lfm2"})", 2705497600, 320},
     // LFM2-1.2B, LFM2-8B-A1B.
     {R"({"model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "block_ff_dim": 12288,
