@@ -61,6 +61,7 @@ class Inputs:
         "bigcode": tiny_llama.GPT_BIGCODE,
         "gpt_neox": tiny_llama.GPT_NEOX,
         "opt": tiny_llama.OPT,
+        "xglm": tiny_llama.XGLM,
         "opt_350m": tiny_llama.OPT_350M,
         "starcoder2": tiny_llama.STARCODER2,
         "cohere": tiny_llama.COHERE,

@@ -67,6 +67,8 @@ GPT_NEOX = dict(family="gpt_neox", vocab_size=V, hidden_size=H, intermediate_siz
                 num_attention_heads=HEADS)
 SEQUENTIAL_NEOX = dict(GPT_NEOX, use_parallel_residual=False, hidden_dropout=0.1, attention_dropout=0.1)
 OPT = dict(family="opt", vocab_size=V, hidden_size=H, ffn_dim=I, num_hidden_layers=L, num_attention_heads=HEADS)
+XGLM = dict(family="xglm", vocab_size=V, d_model=H, ffn_dim=I, num_layers=L, attention_heads=HEADS, activation_dropout=0.1)
+NANOCHAT = dict(MODEL, family="nanochat")
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
 STARCODER2 = dict(MODEL, family="starcoder2", sliding_window=32)
 COHERE = dict(MODEL, family="cohere", use_qk_norm=True)

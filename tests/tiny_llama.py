@@ -62,6 +62,7 @@ GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)
 GPT_NEOX = dict(family="gpt_neox", hidden_size=42, intermediate_size=44, num_hidden_layers=2, num_attention_heads=3,
                 rotary_pct=0.3, hidden_dropout=0.1, attention_dropout=0.1)
 OPT = dict(family="opt", hidden_size=42, ffn_dim=44, num_hidden_layers=2, num_attention_heads=3)
+XGLM = dict(family="xglm", d_model=42, ffn_dim=44, num_layers=2, attention_heads=3, activation_dropout=0.1)
 # As OPT-350m.
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=20)
 # LayerNorm and rotated heads, attention and MLP one after the other or side by side; dropout is on where files have it.

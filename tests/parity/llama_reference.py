@@ -60,6 +60,8 @@ NEMOTRON_H_BASE = dict(BASE, layer_norm_epsilon=1e-2, num_key_value_heads=2, hea
                        moe_shared_expert_intermediate_size=22)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
+XGLM_BASE = dict(vocab_size=97, d_model=32, ffn_dim=52, num_layers=2, attention_heads=4, max_position_embeddings=64, dropout=0.0,
+                 attention_dropout=0.0)
 FALCON_BASE = dict(vocab_size=97, hidden_size=32, ffn_hidden_size=52, num_hidden_layers=2, num_attention_heads=4,
                    max_position_embeddings=64)
 GPTJ_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)

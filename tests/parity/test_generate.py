@@ -71,6 +71,7 @@ MODELS = {
     "gpt_neox_one_after_the_other": dict(family="gpt_neox", use_parallel_residual=False, tie_word_embeddings=True,
                                          rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
     "opt": dict(family="opt"),
+    "xglm": dict(family="xglm"),
     "opt_350m": dict(family="opt", do_layer_norm_before=False, word_embed_proj_dim=12),
     "starcoder2": dict(family="starcoder2", num_key_value_heads=2, sliding_window=6),
     "cohere": dict(family="cohere", num_key_value_heads=2, use_qk_norm=True, logit_scale=1.5),

@@ -37,6 +37,7 @@ constexpr Body kBodies[] = {
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},
     {"falcon", "transformer.", {"word_embeddings.", "h.", "ln_f."}},
+    {"xglm", "model.", {"embed_tokens.", "embed_positions.", "layers.", "layer_norm."}},
     {"nemotron_h", "model.", {"embeddings.", "layers.", "norm_f."}},
     {nullptr,
      "model.",

@@ -386,6 +386,7 @@ const std::map<std::string, Family>& families() {
       {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
                                                         "classifier.dense.weight")},
+      {"xglm", {create_decoder<OptModel, parse_xglm_config>, nullptr}},
       {"youtu", {create_layers<parse_youtu_config, make_deepseek_layers>, nullptr}}};
   return kFamilies;
 }
