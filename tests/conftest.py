@@ -67,6 +67,7 @@ class Inputs:
         "cohere": tiny_llama.COHERE,
         "cohere2": tiny_llama.COHERE2,
         "phi": tiny_llama.PHI,
+        "persimmon": tiny_llama.PERSIMMON,
         "stablelm": tiny_llama.STABLELM,
         "olmo": tiny_llama.OLMO,
         "nemotron": tiny_llama.NEMOTRON,

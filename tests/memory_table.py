@@ -73,6 +73,7 @@ OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
 STARCODER2 = dict(MODEL, family="starcoder2", sliding_window=32)
 COHERE = dict(MODEL, family="cohere", use_qk_norm=True)
 PHI = dict(MODEL, family="phi")
+PERSIMMON = dict(GPT_NEOX, family="persimmon")
 OLMO = dict(MODEL, family="olmo", clip_qkv=4.0)
 NEMOTRON = dict(MODEL, family="nemotron")
 GPTJ = dict(family="gptj", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS, rotary_dim=8)
@@ -243,6 +244,7 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="starcoder2", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="cohere")),
     (1, "NO_SHARD", dict(LORA, model="cohere", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="persimmon", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="phi", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="olmo", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="nemotron")),

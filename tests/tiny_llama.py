@@ -73,6 +73,7 @@ COHERE2 = dict(PLAIN, family="cohere2", num_hidden_layers=3, sliding_window=7, s
 PHI = dict(PLAIN, family="phi", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, resid_pdrop=0.1)
 STABLELM = dict(PLAIN, family="stablelm", hidden_size=48, num_attention_heads=3, num_key_value_heads=3, qk_layernorm=True,
                 use_qkv_bias=True, hidden_dropout=0.1)
+PERSIMMON = dict(family="persimmon", hidden_size=48, intermediate_size=44, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
 # A limit that cuts some values of q, k and v; norms without parameters, or whose weights count from 1.
 OLMO = dict(PLAIN, family="olmo", clip_qkv=0.5, attention_dropout=0.1)
 NEMOTRON = dict(PLAIN, family="nemotron", hidden_size=48, num_attention_heads=3, num_key_value_heads=1)

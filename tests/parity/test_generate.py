@@ -77,6 +77,7 @@ MODELS = {
     "cohere": dict(family="cohere", num_key_value_heads=2, use_qk_norm=True, logit_scale=1.5),
     "cohere2": dict(family="cohere2", num_key_value_heads=1, sliding_window=6,
                     layer_types=["sliding_attention", "full_attention"]),
+    "persimmon": dict(family="persimmon"),
     "phi": dict(family="phi", qk_layernorm=True),
     "stablelm": dict(family="stablelm", num_key_value_heads=2, qk_layernorm=True),
     "olmo": dict(family="olmo", num_key_value_heads=2, clip_qkv=0.9),

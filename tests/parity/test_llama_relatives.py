@@ -123,8 +123,8 @@ def test_names_of_the_first_code_of_internlm3(tmp_path):
     equals_transformers(tmp_path)
 
 
-MERGED = {**{name: rotary.CONFIGS[name] for name in ("olmo", "nemotron", "gptj", "codegen", "gpt_neo")},
-          "mpt": plain.CONFIGS["mpt"], "hyperclovax": CONFIGS["hyperclovax"], "minicpm3": CONFIGS["minicpm3"]}
+MERGED = {**{name: rotary.CONFIGS[name] for name in ("persimmon", "olmo", "nemotron", "gptj", "codegen", "gpt_neo")},
+          "nanochat": CONFIGS["nanochat_odd"], "mpt": plain.CONFIGS["mpt"], "hyperclovax": CONFIGS["hyperclovax"], "minicpm3": CONFIGS["minicpm3"]}
 
 
 # Also into files of the body alone, where the output layer is the embedding.

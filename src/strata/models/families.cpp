@@ -352,6 +352,8 @@ const std::map<std::string, Family>& families() {
         .classifier = nullptr,
         .has_encoder = true,
         .position_table = bart_positions<parse_pegasus_config>}},
+      {"persimmon",
+       {create_rotary_decoder<parse_persimmon_config>, "PersimmonForSequenceClassification"}},
       {"phi", {create_rotary_decoder<parse_phi_config>, "PhiForSequenceClassification"}},
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
