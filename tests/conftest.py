@@ -58,6 +58,7 @@ class Inputs:
         "granite_swa": tiny_llama.GRANITE_SWA,
         "nanochat": tiny_llama.NANOCHAT,
         "gpt2": tiny_llama.GPT2,
+        "gpt": tiny_llama.GPT,
         "bigcode": tiny_llama.GPT_BIGCODE,
         "gpt_neox": tiny_llama.GPT_NEOX,
         "opt": tiny_llama.OPT,

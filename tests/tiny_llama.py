@@ -58,6 +58,7 @@ OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_atte
 # Dropout is on, as in every file of these two that says nothing of it.
 GPT2 = dict(family="gpt2", n_embd=30, n_layer=2, n_head=3, n_inner=44)
 GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)
+GPT = dict(family="openai-gpt", n_embd=30, n_layer=2, n_head=3)
 # Dropout is on here, too.
 GPT_NEOX = dict(family="gpt_neox", hidden_size=42, intermediate_size=44, num_hidden_layers=2, num_attention_heads=3,
                 rotary_pct=0.3, hidden_dropout=0.1, attention_dropout=0.1)

@@ -71,7 +71,7 @@ GPT_NEO_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_lay
 MPT_BASE = dict(vocab_size=97, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
 BLOOM_BASE = dict(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
 BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRON_H_BASE, "lfm2": LFM2_BASE, "lfm2_moe": LFM2_MOE_BASE, "granitemoehybrid": GRANITE_HYBRID_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
-         "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "mpt": MPT_BASE, "gptj": GPTJ_BASE, "codegen": GPTJ_BASE, "gpt_neo": GPT_NEO_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+         "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "mpt": MPT_BASE, "gptj": GPTJ_BASE, "codegen": GPTJ_BASE, "gpt_neo": GPT_NEO_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "xglm": XGLM_BASE, "persimmon": NEOX_BASE, "gpt2": GPT2_BASE, "openai-gpt": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "seed_oss": HEADS_OF_8, "internlm3": HEADS_OF_8, "cwm": HEADS_OF_8, "helium": HEADS_OF_8, "vaultgemma": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),

@@ -65,6 +65,7 @@ MODELS = {
                            layer_rope_theta=[0, 500.0]),
     "youtu": dict(family="youtu"),
     "gpt2": dict(family="gpt2", n_head=2),
+    "gpt": dict(family="openai-gpt"),
     "bigcode": dict(family="gpt_bigcode"),
     "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
     "gpt_neox": dict(family="gpt_neox"),
@@ -143,8 +144,8 @@ ADAPTERS = {
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
 PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
-WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
-FUSED_WITHOUT_IA3 = ["codegen", "mpt"]
+WITHOUT_IA3 = ["xglm", "nanochat", "persimmon", "starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+FUSED_WITHOUT_IA3 = ["codegen", "mpt", "gpt"]
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text",

@@ -314,6 +314,8 @@ CASES = {
     "phi": (PHI, {}),
     "phi_ia3": (PHI, dict(peft_type="IA3")),
     "phi_vera": (PHI, dict(peft_type="VERA", r=5)),
+    "gpt_all": (dict(family="openai-gpt"), dict(target_modules="all-linear", r=3, lora_alpha=5, modules_to_save=["ln_2"])),
+    "persimmon_all": (dict(family="persimmon"), dict(target_modules="all-linear", r=3, lora_alpha=5, modules_to_save=["q_layernorm"])),
     "phi_head": (PHI, dict(target_modules=["lm_head", "dense"], r=2)),
     "phi_dora_head": (PHI, dict(target_modules=["lm_head", "fc1"], r=3, use_dora=True)),
     "phi_saved": (PHI, dict(modules_to_save=["lm_head", "q_layernorm"])),

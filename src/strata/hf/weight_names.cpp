@@ -30,6 +30,7 @@ constexpr Body kBodies[] = {
     {"mbart", "model.", {"shared.", "encoder.", "decoder."}},
     {"pegasus", "model.", {"shared.", "encoder.", "decoder."}},
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
+    {"openai-gpt", "transformer.", {"tokens_embed.", "positions_embed.", "h."}},
     {"gpt_neo", "transformer.", {"wte.", "wpe.", "h.", "ln_f."}},
     {"mpt", "transformer.", {"wte.", "blocks.", "norm_f."}},
     {"codegen", "transformer.", {"wte.", "h.", "ln_f."}},

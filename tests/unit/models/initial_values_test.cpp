@@ -274,5 +274,47 @@ TEST(InitialValues, OfGraniteWithWindows) {
                   });
 }
 
+TEST(InitialValues, OfNanochat) {
+  // What attention adds begins narrower: of 2 layers by the root of 4.
+  int num_narrowed = 0;
+  for_each_weight(R"({"model_type": "nanochat", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 130, "num_attention_heads": 4,
+      "initializer_range": 0.03, "attention_bias": true, "pad_token_id": 7})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) return expect_all(name, full, 0);
+                    const bool is_narrowed = name.ends_with(".o_proj.weight");
+                    const double range = is_narrowed ? 0.015 : 0.03;
+                    num_narrowed += is_narrowed ? 1 : 0;
+                    EXPECT_NEAR(full.std().item<double>(), range, 0.07 * range) << name;
+                    if (name == "model.embed_tokens.weight") expect_all(name, full[7], 0);
+                  });
+  EXPECT_EQ(num_narrowed, 2);
+}
+
+TEST(InitialValues, OfXglm) {
+  for_each_weight(R"({"model_type": "xglm", "num_layers": 2, "d_model": 96, "vocab_size": 300,
+      "ffn_dim": 130, "attention_heads": 4, "init_std": 0.03, "tie_word_embeddings": false})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) {
+                      return expect_all(name, full, name.ends_with("norm.weight") ? 1 : 0);
+                    }
+                    EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    if (name == "model.embed_tokens.weight") expect_all(name, full[1], 0);
+                  });
+}
+
+TEST(InitialValues, OfGpt) {
+  // Matrices of layers begin alike whatever the file says, its own kind of linear layer.
+  for_each_weight(R"({"model_type": "openai-gpt", "n_layer": 2, "n_embd": 96, "vocab_size": 300,
+      "n_head": 4, "initializer_range": 0.03})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) {
+                      return expect_all(name, full, name.ends_with(".weight") ? 1 : 0);
+                    }
+                    const double range = name.ends_with("_embed.weight") ? 0.03 : 0.02;
+                    EXPECT_NEAR(full.std().item<double>(), range, 0.07 * range) << name;
+                  });
+}
+
 }  // namespace
 }  // namespace strata::models

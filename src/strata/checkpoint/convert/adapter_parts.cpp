@@ -63,8 +63,8 @@ AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedStat
                            const adapters::LoraOptions& settings)
     : base_(base), config_(config), adapter_(adapter), settings_(settings) {
   for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
-  for (const char* name : {kShared, kGpt2Embedding, kBareEmbedding, kNeoXEmbedding, kOptEmbedding,
-                           kWordEmbedding, kNemotronEmbedding}) {
+  for (const char* name : {kShared, kGpt2Embedding, kGptEmbedding, kBareEmbedding, kNeoXEmbedding,
+                           kOptEmbedding, kWordEmbedding, kNemotronEmbedding}) {
     if (in_base_.contains(name)) embedding_ = name;
   }
   is_bare_ = embedding_ == kBareEmbedding;
