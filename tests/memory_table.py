@@ -63,14 +63,18 @@ MINISTRAL3 = dict(MODEL, family="ministral3", head_dim=64, rope_parameters=dict(
 # Their positions are weights, so that there are as many as the longest rows have tokens.
 GPT2 = dict(family="gpt2", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS)
 BIGCODE = dict(GPT2, family="gpt_bigcode")
+GPT = dict(family="openai-gpt", vocab_size=V, n_embd=H, n_layer=L, n_head=HEADS)
 GPT_NEOX = dict(family="gpt_neox", vocab_size=V, hidden_size=H, intermediate_size=I, num_hidden_layers=L,
                 num_attention_heads=HEADS)
 SEQUENTIAL_NEOX = dict(GPT_NEOX, use_parallel_residual=False, hidden_dropout=0.1, attention_dropout=0.1)
 OPT = dict(family="opt", vocab_size=V, hidden_size=H, ffn_dim=I, num_hidden_layers=L, num_attention_heads=HEADS)
+XGLM = dict(family="xglm", vocab_size=V, d_model=H, ffn_dim=I, num_layers=L, attention_heads=HEADS, activation_dropout=0.1)
+NANOCHAT = dict(MODEL, family="nanochat")
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=192)
 STARCODER2 = dict(MODEL, family="starcoder2", sliding_window=32)
 COHERE = dict(MODEL, family="cohere", use_qk_norm=True)
 PHI = dict(MODEL, family="phi")
+PERSIMMON = dict(GPT_NEOX, family="persimmon")
 OLMO = dict(MODEL, family="olmo", clip_qkv=4.0)
 NEMOTRON = dict(MODEL, family="nemotron")
 GPTJ = dict(family="gptj", vocab_size=V, n_embd=H, n_inner=I, n_layer=L, n_head=HEADS, rotary_dim=8)
@@ -237,10 +241,16 @@ TABLE = [
     (2, "FULL_SHARD", dict(model="sequential neox", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="opt", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="opt 350m")),
+    (2, "FULL_SHARD", dict(model="gpt", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(model="xglm", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, model="xglm")),
+    (2, "FULL_SHARD", dict(model="nanochat", gradient_checkpointing_mode="selective")),
+    (2, "FULL_SHARD", dict(LORA, model="nanochat")),
     (2, "FULL_SHARD", dict(LORA, model="opt 350m", per_device_train_batch_size=4)),
     (2, "FULL_SHARD", dict(model="starcoder2", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="cohere")),
     (1, "NO_SHARD", dict(LORA, model="cohere", **WHOLE)),
+    (2, "FULL_SHARD", dict(model="persimmon", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="phi", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="olmo", gradient_checkpointing_mode="selective")),
     (2, "FULL_SHARD", dict(model="nemotron")),
@@ -350,8 +360,8 @@ def other_model(name, beside):
               "gemma4 experts": GEMMA4_EXPERTS, "qwen3_5": QWEN35, "lfm2 experts": LFM2_MOE, "granite hybrid": GRANITE_HYBRID,
               "falcon h1": FALCON_H1, "nemotron h": NEMOTRON_H,
               "seed_oss": SEED_OSS, "arcee": ARCEE, "hyperclovax": HYPERCLOVAX, "minicpm3": MINICPM3, "apertus": APERTUS, "hunyuan": HUNYUAN, "hunyuan moe": HUNYUAN_MOE, "ministral3": MINISTRAL3,
-              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
-              "opt": OPT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO,
+              "gemma2": GEMMA2, "olmo3": OLMO3, "gpt2": GPT2, "gpt": GPT, "bigcode": BIGCODE, "gpt_neox": GPT_NEOX, "sequential neox": SEQUENTIAL_NEOX,
+              "opt": OPT, "xglm": XGLM, "nanochat": NANOCHAT, "opt 350m": OPT_350M, "glm4": GLM4, "starcoder2": STARCODER2, "cohere": COHERE, "phi": PHI, "persimmon": PERSIMMON, "olmo": OLMO, "nemotron": NEMOTRON, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO,
               "falcon 40b": FALCON_40B, "bloom": BLOOM, "mpt": MPT,
               "mixture": MIXTURE, "mixtral": MIXTRAL, "glm4_moe": GLM4_MOE, "deepseek": DEEPSEEK,
               "afmoe": AFMOE, "olmoe": OLMOE, "granite shared": GRANITE_SHARED, "llama4": LLAMA4,

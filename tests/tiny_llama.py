@@ -58,10 +58,12 @@ OLMO3 = dict(PLAIN, family="olmo3", sliding_window=7, layer_types=["sliding_atte
 # Dropout is on, as in every file of these two that says nothing of it.
 GPT2 = dict(family="gpt2", n_embd=30, n_layer=2, n_head=3, n_inner=44)
 GPT_BIGCODE = dict(GPT2, family="gpt_bigcode", n_embd=36)
+GPT = dict(family="openai-gpt", n_embd=30, n_layer=2, n_head=3)
 # Dropout is on here, too.
 GPT_NEOX = dict(family="gpt_neox", hidden_size=42, intermediate_size=44, num_hidden_layers=2, num_attention_heads=3,
                 rotary_pct=0.3, hidden_dropout=0.1, attention_dropout=0.1)
 OPT = dict(family="opt", hidden_size=42, ffn_dim=44, num_hidden_layers=2, num_attention_heads=3)
+XGLM = dict(family="xglm", d_model=42, ffn_dim=44, num_layers=2, attention_heads=3, activation_dropout=0.1)
 # As OPT-350m.
 OPT_350M = dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=20)
 # LayerNorm and rotated heads, attention and MLP one after the other or side by side; dropout is on where files have it.
@@ -72,6 +74,7 @@ COHERE2 = dict(PLAIN, family="cohere2", num_hidden_layers=3, sliding_window=7, s
 PHI = dict(PLAIN, family="phi", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, resid_pdrop=0.1)
 STABLELM = dict(PLAIN, family="stablelm", hidden_size=48, num_attention_heads=3, num_key_value_heads=3, qk_layernorm=True,
                 use_qkv_bias=True, hidden_dropout=0.1)
+PERSIMMON = dict(family="persimmon", hidden_size=48, intermediate_size=44, num_hidden_layers=2, num_attention_heads=3, hidden_dropout=0.1)
 # A limit that cuts some values of q, k and v; norms without parameters, or whose weights count from 1.
 OLMO = dict(PLAIN, family="olmo", clip_qkv=0.5, attention_dropout=0.1)
 NEMOTRON = dict(PLAIN, family="nemotron", hidden_size=48, num_attention_heads=3, num_key_value_heads=1)
@@ -124,6 +127,8 @@ GRANITE_MOE = dict(UNBALANCED, family="granitemoe", num_local_experts=5, embeddi
                    residual_multiplier=0.7, logits_scaling=1.5, attention_dropout=0.1)
 GRANITE_MOE["intermediate_size"] = 20
 GRANITE_SHARED = dict(GRANITE_MOE, family="granitemoeshared", shared_intermediate_size=12, tie_word_embeddings=True)
+GRANITE_MOE_SWA = dict(GRANITE_MOE, family="granitemoe_swa", num_hidden_layers=3, sliding_window=7, layer_rope_theta=[0, 500.0, 0],
+                       shared_intermediate_size=12, attention_dropout=0.0)
 # The second layer alone has experts.
 ERNIE45_MOE = dict(UNBALANCED, family="ernie4_5_moe", num_hidden_layers=3, moe_num_experts=5, moe_k=2, moe_intermediate_size=12,
                    moe_layer_end_index=1)
@@ -170,6 +175,7 @@ YOUTU = dict(PLAIN, family="youtu", num_key_value_heads=4, kv_lora_rank=14, q_lo
 # Sinks, a window in two layers of three, a rotation in one of those alone.
 GRANITE_SWA = dict(PLAIN, family="granite_swa", num_hidden_layers=3, sliding_window=7, layer_rope_theta=[0, 500.0, 0], embedding_multiplier=2.5,
                    attention_multiplier=0.3, residual_multiplier=0.7, logits_scaling=1.5)
+NANOCHAT = dict(PLAIN, family="nanochat", head_dim=10)
 HUNYUAN = dict(PLAIN, family="hunyuan_v1_dense", head_dim=10, rope_parameters=dict(
     rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))
 # Layers that mix tokens by a short convolution, or by Mamba-2 of three groups, beside attention.

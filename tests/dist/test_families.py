@@ -21,7 +21,7 @@ LORA = dict(use_peft=True, lora_r=3, lora_dropout=0.0, lora_target_modules="all-
                                     "gpt_neox", "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "phi", "stablelm", "olmo", "nemotron", "jais2", "gptj", "codegen", "gpt_neo", "falcon", "falcon_40b",
                                     "bloom", "mpt", "qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss",
                                     "olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "exaone_moe", "llama4_text",
-                                    "youtu", "granite_swa", "solar_open", "mellum", "flex_olmo", "afmoe",
+                                    "youtu", "granite_swa", "solar_open", "mellum", "flex_olmo", "afmoe", "granitemoe_swa", "nanochat", "xglm", "persimmon", "gpt",
                                     "lfm2", "lfm2_moe", "granitemoehybrid", "bamba", "falcon_h1", "nemotron_h"])
 def test_ranks_compute_what_one_computes(inputs, tmp_path, family, mode, settings):
     if family in ("qwen2_moe", "qwen3_next") and settings:  # whose experts PEFT cannot adapt

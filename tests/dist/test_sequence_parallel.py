@@ -55,7 +55,7 @@ def compare(found, expected, steps=STEPS):
     ("granite", 2, 2), ("phi3", 2, 2), ("phi3", 4, 4), ("smollm3", 4, 2), ("gemma", 2, 2), ("gemma2", 4, 4),
     ("gemma3", 2, 2), ("olmo2", 3, 3), ("olmo3", 2, 2), ("glm", 2, 2), ("glm4", 4, 4), ("seed_oss", 2, 2), ("apertus", 3, 3),
     ("exaone4", 4, 2), ("ernie4_5", 3, 3), ("hunyuan", 2, 2), ("ministral3", 4, 2), ("cwm", 2, 2), ("helium", 3, 3), ("hyperclovax", 3, 3), ("minicpm3", 2, 2), ("gpt2", 3, 3), ("bigcode", 3, 3),
-    ("gpt_neox", 3, 3), ("opt", 3, 3), ("opt_350m", 3, 3),
+    ("gpt_neox", 3, 3), ("opt", 3, 3), ("opt_350m", 3, 3), ("xglm", 3, 3), ("nanochat", 2, 2), ("persimmon", 3, 3),
     ("starcoder2", 2, 2), ("cohere", 2, 2), ("cohere2", 4, 2), ("stablelm", 3, 3), ("olmo", 2, 2), ("nemotron", 3, 3), ("gptj", 3, 3), ("codegen", 2, 2), ("gpt_neo", 3, 3), ("falcon_40b", 2, 2), ("bloom", 3, 3), ("mpt", 3, 3),
     ("qwen3_moe", 2, 2), ("qwen2_moe", 4, 2), ("mixtral", 2, 2), ("glm4_moe", 4, 2), ("deepseek_v2", 4, 4), ("deepseek_v3", 2, 2), ("glm4_moe_lite", 4, 2), ("gpt_oss", 2, 2), ("gpt_oss", 4, 4),
     ("olmoe", 2, 2), ("ernie4_5_moe", 4, 2), ("hunyuan_v1_moe", 2, 2), ("llama4_text", 2, 2)])

@@ -60,6 +60,8 @@ NEMOTRON_H_BASE = dict(BASE, layer_norm_epsilon=1e-2, num_key_value_heads=2, hea
                        moe_shared_expert_intermediate_size=22)
 OPT_BASE = dict(vocab_size=97, hidden_size=32, ffn_dim=52, num_hidden_layers=2, num_attention_heads=4,
                 max_position_embeddings=64, dropout=0.0, pad_token_id=1)
+XGLM_BASE = dict(vocab_size=97, d_model=32, ffn_dim=52, num_layers=2, attention_heads=4, max_position_embeddings=64, dropout=0.0,
+                 attention_dropout=0.0)
 FALCON_BASE = dict(vocab_size=97, hidden_size=32, ffn_hidden_size=52, num_hidden_layers=2, num_attention_heads=4,
                    max_position_embeddings=64)
 GPTJ_BASE = dict(vocab_size=97, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)
@@ -69,7 +71,7 @@ GPT_NEO_BASE = dict(vocab_size=97, hidden_size=32, intermediate_size=52, num_lay
 MPT_BASE = dict(vocab_size=97, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
 BLOOM_BASE = dict(vocab_size=97, hidden_size=32, n_layer=2, n_head=4)
 BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRON_H_BASE, "lfm2": LFM2_BASE, "lfm2_moe": LFM2_MOE_BASE, "granitemoehybrid": GRANITE_HYBRID_BASE, "gemma4_text": GEMMA4_BASE, "qwen3_5_text": QWEN35_BASE, "qwen3_next": QWEN3_NEXT_BASE,
-         "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "mpt": MPT_BASE, "gptj": GPTJ_BASE, "codegen": GPTJ_BASE, "gpt_neo": GPT_NEO_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "gpt2": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
+         "qwen3_5_moe_text": QWEN3_NEXT_BASE, "falcon": FALCON_BASE, "bloom": BLOOM_BASE, "mpt": MPT_BASE, "gptj": GPTJ_BASE, "codegen": GPTJ_BASE, "gpt_neo": GPT_NEO_BASE, "glm": GLM_BASE, "glm4": GLM_BASE, "gpt_neox": NEOX_BASE, "opt": OPT_BASE, "xglm": XGLM_BASE, "persimmon": NEOX_BASE, "gpt2": GPT2_BASE, "openai-gpt": GPT2_BASE, "gpt_bigcode": GPT2_BASE,
          "qwen3_moe": QWEN_MOE_BASE,
          "seed_oss": HEADS_OF_8, "internlm3": HEADS_OF_8, "cwm": HEADS_OF_8, "helium": HEADS_OF_8, "vaultgemma": HEADS_OF_8, "ernie4_5": HEADS_OF_8, "hunyuan_v1_dense": HEADS_OF_8, "ministral3": HEADS_OF_8,
          "qwen2_moe": dict(QWEN_MOE_BASE, shared_expert_intermediate_size=22),
@@ -79,6 +81,7 @@ BASES = {"bamba": BAMBA_BASE, "falcon_h1": FALCON_H1_BASE, "nemotron_h": NEMOTRO
          "minimax_m2": dict(BASE, head_dim=8, num_local_experts=5, num_experts_per_tok=2, intermediate_size=14),
          "granitemoe": dict(BASE, num_local_experts=5, intermediate_size=14),
          "granitemoeshared": dict(BASE, num_local_experts=5, intermediate_size=14, shared_intermediate_size=22),
+         "granitemoe_swa": dict(BASE, num_local_experts=5, intermediate_size=14),
          "ernie4_5_moe": ERNIE_MOE_BASE, "llama4_text": LLAMA4_BASE,
          "hunyuan_v1_moe": dict(BASE, head_dim=8, num_experts=5, moe_topk=2, intermediate_size=14),
          "exaone_moe": dict(BASE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=14),
@@ -101,7 +104,7 @@ EXPERT_NAMES = {"qwen3_moe": ("mlp", "gate_proj", "up_proj", "down_proj"),
                 "lfm2_moe": ("feed_forward", "w1", "w3", "w2"),
                 "nemotron_h": ("mixer", None, "up_proj", "down_proj")}
 # Of these files hold fused parameters, too.
-FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "granitemoehybrid", "llama4_text"}
+FAMILIES_WITH_EXPERTS = {*EXPERT_NAMES, "gpt_oss", "granitemoe", "granitemoeshared", "granitemoe_swa", "granitemoehybrid", "llama4_text"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0,
               high_freq_factor=4.0, original_max_position_embeddings=16)
 # Type, size of the random weights, largest relative error. Both programs round in bfloat16, each

@@ -61,7 +61,7 @@ def load(folder):
                                         ("gemma2", 2), ("olmo2", 3), ("olmo3", 2), ("glm", 3), ("glm4", 2),
                                         ("seed_oss", 2), ("arcee", 3), ("apertus", 3), ("exaone4", 2), ("ernie4_5", 3),
                                         ("hunyuan", 2), ("ministral3", 2), ("internlm3", 2), ("cwm", 3), ("helium", 2), ("hyperclovax", 3), ("vaultgemma", 2), ("minicpm3", 3),
-                                        ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3),
+                                        ("gpt2", 3), ("bigcode", 2), ("gpt_neox", 3), ("opt", 2), ("opt_350m", 3), ("xglm", 2), ("nanochat", 3), ("granitemoe_swa", 2), ("persimmon", 3), ("gpt", 2),
                                         ("starcoder2", 3), ("cohere", 2), ("cohere2", 3), ("phi", 2), ("stablelm", 3), ("olmo", 2), ("nemotron", 3), ("jais2", 2), ("gptj", 2), ("codegen", 3), ("gpt_neo", 3),
                                         ("falcon", 2), ("falcon_40b", 3), ("bloom", 3), ("mpt", 2),
                                         ("qwen3_moe", 3), ("qwen2_moe", 2),
@@ -72,7 +72,7 @@ def test_full_model(inputs, tmp_path, name, world):
     folder = run.folder
     model = load(folder)
     is_tied = name in ("tied", "qwen2", "smollm3", "granite", "gemma", "gemma2", "gemma3", "gpt2", "bigcode",
-                       "opt", "opt_350m", "starcoder2", "cohere", "cohere2", "gpt_neo", "falcon", "falcon_40b", "bloom", "mpt", "hyperclovax", "vaultgemma", "minicpm3", "ernie4_5", "lfm2_moe")
+                       "opt", "opt_350m", "xglm", "gpt", "starcoder2", "cohere", "cohere2", "gpt_neo", "falcon", "falcon_40b", "bloom", "mpt", "hyperclovax", "vaultgemma", "minicpm3", "ernie4_5", "lfm2_moe")
     assert model.config.tie_word_embeddings == is_tied
     assert eval_loss(model, folder, inputs.data("messages")) == pytest.approx(
         measured(run), abs=1e-5)
@@ -299,6 +299,12 @@ LORA_CASES = {
     "hunyuan_v1_moe": ("hunyuan_v1_moe", dict(lora_target_modules="all-linear", lora_dropout=0.0)),
     "granitemoeshared_experts": ("granitemoeshared", dict(lora_target_modules=["q_proj", "input_linear"], lora_dropout=0.0,
                                                           lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
+    "granitemoe_swa_experts": ("granitemoe_swa", dict(lora_target_modules=["q_proj", "input_linear"], lora_dropout=0.0,
+                                                      lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),
+    "nanochat": ("nanochat", dict(lora_target_modules="all-linear")),
+    "persimmon": ("persimmon", dict(lora_target_modules="all-linear")),
+    "gpt": ("gpt", dict(lora_target_modules="all-linear")),
+    "xglm": ("xglm", dict(lora_target_modules="all-linear")),
     "granitemoe_router": ("granitemoe", dict(lora_target_modules=["q_proj"], lora_modules_to_save=["router"])),
     "llama4_branches": ("llama4_text", dict(lora_target_modules=["q_proj"], lora_dropout=0.0,
                                             lora_target_parameters=["experts.gate_up_proj", "experts.down_proj"])),

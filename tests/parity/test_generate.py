@@ -61,19 +61,24 @@ MODELS = {
     "flex_olmo": dict(family="flex_olmo", num_key_value_heads=2, intermediate_size=16),
     "afmoe": dict(family="afmoe", num_key_value_heads=2, moe_intermediate_size=16, sliding_window=6, global_attn_every_n_layers=2),
     "granite_swa": dict(family="granite_swa", num_key_value_heads=2, sliding_window=6, attention_multiplier=0.3, layer_rope_theta=[0, 500.0]),
+    "granitemoe_swa": dict(family="granitemoe_swa", num_key_value_heads=2, sliding_window=6, attention_multiplier=0.3, intermediate_size=16,
+                           layer_rope_theta=[0, 500.0]),
     "youtu": dict(family="youtu"),
     "gpt2": dict(family="gpt2", n_head=2),
+    "gpt": dict(family="openai-gpt"),
     "bigcode": dict(family="gpt_bigcode"),
     "bigcode_multi_head": dict(family="gpt_bigcode", multi_query=False, tie_word_embeddings=False),
     "gpt_neox": dict(family="gpt_neox"),
     "gpt_neox_one_after_the_other": dict(family="gpt_neox", use_parallel_residual=False, tie_word_embeddings=True,
                                          rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0)),
     "opt": dict(family="opt"),
+    "xglm": dict(family="xglm"),
     "opt_350m": dict(family="opt", do_layer_norm_before=False, word_embed_proj_dim=12),
     "starcoder2": dict(family="starcoder2", num_key_value_heads=2, sliding_window=6),
     "cohere": dict(family="cohere", num_key_value_heads=2, use_qk_norm=True, logit_scale=1.5),
     "cohere2": dict(family="cohere2", num_key_value_heads=1, sliding_window=6,
                     layer_types=["sliding_attention", "full_attention"]),
+    "persimmon": dict(family="persimmon"),
     "phi": dict(family="phi", qk_layernorm=True),
     "stablelm": dict(family="stablelm", num_key_value_heads=2, qk_layernorm=True),
     "olmo": dict(family="olmo", num_key_value_heads=2, clip_qkv=0.9),
@@ -107,6 +112,7 @@ MODELS = {
     "hyperclovax": dict(family="hyperclovax", num_key_value_heads=2, residual_multiplier=0.6, logits_scaling=0.7),
     "minicpm3": dict(family="minicpm3"),
     "vaultgemma": dict(family="vaultgemma", num_key_value_heads=2, sliding_window=6, query_pre_attn_scalar=8),
+    "nanochat": dict(family="nanochat", num_key_value_heads=2, final_logit_softcapping=3.0),
     "arcee": dict(family="arcee", num_key_value_heads=2),
     "apertus": dict(family="apertus", num_key_value_heads=2),
     "exaone4": dict(family="exaone4", num_key_value_heads=2, sliding_window=6, sliding_window_pattern=2),
@@ -138,17 +144,17 @@ ADAPTERS = {
 WITH_PROMPTS = ["glm", "glm4", "phi3"]
 PLAIN_LAYERS = ["gpt2", "bigcode", "bigcode_multi_head", "gpt_neox", "gpt_neox_one_after_the_other", "opt", "opt_350m"]
 PLAIN_LAYERS += ["phi", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom"]
-WITHOUT_IA3 = ["starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
-FUSED_WITHOUT_IA3 = ["codegen", "mpt"]
+WITHOUT_IA3 = ["xglm", "nanochat", "persimmon", "starcoder2", "cohere", "cohere2", "stablelm", "olmo", "nemotron", "jais2"]  # which has no default targets there
+FUSED_WITHOUT_IA3 = ["codegen", "mpt", "gpt"]
 WITH_EXPERTS = ["qwen3_moe", "qwen2_moe", "mixtral", "glm4_moe", "gpt_oss", "qwen3_next", "deepseek_v2"]
 WITHOUT_PREFIX = ["qwen3_next", "deepseek_v2"]
 LATER_MIXTURES = ["olmoe", "minimax_m2", "granitemoeshared", "ernie4_5_moe", "hunyuan_v1_moe", "dots1", "exaone_moe", "llama4_text",
-                  "solar_open", "mellum", "flex_olmo", "afmoe", "granite_swa", "youtu"]
+                  "solar_open", "mellum", "flex_olmo", "afmoe", "granite_swa", "granitemoe_swa", "youtu"]
 OTHER_NAMES = WITH_PROMPTS + PLAIN_LAYERS + WITHOUT_IA3 + FUSED_WITHOUT_IA3 + WITH_EXPERTS + LATER_MIXTURES + ["deepseek_v3", "glm4_moe_lite", "minicpm3"]
 ADAPTED = [(m, a) for a in list(ADAPTERS)[:3] for m in MODELS if m not in OTHER_NAMES] + [
     (m, a) for m in WITH_EXPERTS for a in ("none", "saved_head", "prefix") if not (m in WITHOUT_PREFIX and a == "prefix")] + [
     ("deepseek_v3", "none"), ("deepseek_v3", "prompt"), ("glm4_moe_lite", "none"), ("minicpm3", "none"), ("minicpm3", "lora")] + [
-    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix"), ("afmoe", "prefix"), ("granite_swa", "prefix"), ("youtu", "prompt")] + [
+    (m, "none") for m in LATER_MIXTURES] + [("olmoe", "prefix"), ("granitemoeshared", "prefix"), ("afmoe", "prefix"), ("granite_swa", "prefix"), ("youtu", "prompt"), ("nanochat", "prompt"), ("nanochat", "prefix")] + [
     (m, a) for m in PLAIN_LAYERS for a in ("none", "lora", "ia3")] + [("gpt2", "vera"), ("gpt2", "dora_conv1d")] + [
     (m, a) for m in FUSED_WITHOUT_IA3 for a in ("none", "lora")] + [
     (m, a) for m in WITHOUT_IA3 for a in ("none", "lora", "saved_head")] + [

@@ -1,5 +1,5 @@
-"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma, MiniCPM3, Youtu-LLM and Granite with windows;
-PEFT, for merging."""
+"""Oracle: transformers' InternLM3, IQuest-Coder, CWM, Helium, HyperCLOVA X, VaultGemma, MiniCPM3, Youtu-LLM, Granite with windows and
+nanochat; PEFT, for merging."""
 
 import pytest
 from transformers import AutoModelForCausalLM
@@ -75,7 +75,15 @@ GRANITE_SWA = {
     "granite_swa_local": dict(num_key_value_heads=2, sliding_window=7, layer_rope_theta=[0.0, 70.0], rope_parameters=FAST,
                               attention_multiplier=0.3, layer_types=["full_attention", "sliding_attention"]),
 }
-FAMILIES = {"youtu": YOUTU, "granite_swa": GRANITE_SWA, "internlm3": INTERNLM3, "cwm": CWM, "helium": HELIUM, "hyperclovax": HYPERCLOVAX, "vaultgemma": VAULTGEMMA,
+NANOCHAT = {
+    "nanochat": dict(num_key_value_heads=2, rope_parameters=ROPE_500),
+    "nanochat_odd": dict(hidden_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=12, intermediate_size=44, vocab_size=101,
+                         num_hidden_layers=3, attention_bias=True, tie_word_embeddings=True, pad_token_id=5, rms_norm_eps=1e-2,
+                         final_logit_softcapping=None, hidden_act="gelu", rope_parameters=YARN),
+    "nanochat_one_head": dict(num_attention_heads=1, num_key_value_heads=1, final_logit_softcapping=2.0, rope_parameters=FAST),
+    "nanochat_dynamic": dict(num_key_value_heads=None, max_position_embeddings=16, rope_parameters=DYNAMIC),
+}
+FAMILIES = {"nanochat": NANOCHAT, "youtu": YOUTU, "granite_swa": GRANITE_SWA, "internlm3": INTERNLM3, "cwm": CWM, "helium": HELIUM, "hyperclovax": HYPERCLOVAX, "vaultgemma": VAULTGEMMA,
             "minicpm3": MINICPM3}
 CONFIGS = {name: {"family": family, **settings} for family, table in FAMILIES.items() for name, settings in table.items()}
 
@@ -103,7 +111,7 @@ def test_bfloat16_is_as_close_to_float32_as_transformers(tmp_path, name):
     assert ours < 1.1 * theirs
 
 
-@pytest.mark.parametrize("name", ["cwm", "helium", "hyperclovax", "hyperclovax_norms_alone", "vaultgemma", "minicpm3", "youtu", "granite_swa_by_layer"])
+@pytest.mark.parametrize("name", ["cwm", "helium", "hyperclovax", "hyperclovax_norms_alone", "vaultgemma", "minicpm3", "youtu", "granite_swa_by_layer", "nanochat"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
 
@@ -115,8 +123,8 @@ def test_names_of_the_first_code_of_internlm3(tmp_path):
     equals_transformers(tmp_path)
 
 
-MERGED = {**{name: rotary.CONFIGS[name] for name in ("olmo", "nemotron", "gptj", "codegen", "gpt_neo")},
-          "mpt": plain.CONFIGS["mpt"], "hyperclovax": CONFIGS["hyperclovax"], "minicpm3": CONFIGS["minicpm3"]}
+MERGED = {**{name: rotary.CONFIGS[name] for name in ("persimmon", "olmo", "nemotron", "gptj", "codegen", "gpt_neo")},
+          "nanochat": CONFIGS["nanochat_odd"], "mpt": plain.CONFIGS["mpt"], "hyperclovax": CONFIGS["hyperclovax"], "minicpm3": CONFIGS["minicpm3"]}
 
 
 # Also into files of the body alone, where the output layer is the embedding.
@@ -146,6 +154,10 @@ def test_merging(tmp_path, name, is_bare):
     ("granite_swa", dict(layer_rope_theta=[500.0, 0]), "expected a list of num_hidden_layers = 5 numbers of at least 0"),
     ("granite_swa", dict(layer_rope_theta=[500.0, 10.0, 20.0, 10.0, 500.0]), "found layer_rope_theta with several numbers above 0"),
     ("granite_swa", dict(sliding_window=None), "found sliding_window = None with sliding-window layers"),
+    ("nanochat", dict(hidden_act="xielu"), 'found hidden_act "xielu", expected gelu_new'),
+    ("nanochat", dict(final_logit_softcapping=0), "found final_logit_softcapping = 0, expected a number above 0"),
+    ("nanochat", dict(layer_types=["sliding_attention"] * 2), 'found "sliding_attention" in layer_types, expected full_attention'),
+    ("nanochat", dict(num_key_value_heads=3), "expected a multiple of num_key_value_heads = 3"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):
     save_checkpoint(tmp_path, **CONFIGS[name])

@@ -34,6 +34,15 @@ CONFIGS = {
                            rope_parameters=FAST),
     "granite_shared_unscaled": dict(family="granitemoeshared", num_experts_per_tok=3, attention_multiplier=0.4, rope_parameters=FAST),
     "granite_shared_without": dict(MULTIPLIERS, family="granitemoeshared", shared_intermediate_size=0, rope_parameters=FAST),
+    "granite_windows": dict(MULTIPLIERS, family="granitemoe_swa", num_hidden_layers=5, num_key_value_heads=2, sliding_window=7,
+                            rope_parameters=ROPE_500),
+    "granite_windows_by_layer": dict(MULTIPLIERS, family="granitemoe_swa", num_hidden_layers=3, num_key_value_heads=1, sliding_window=5,
+                                     layer_rope_theta=[500.0, 0, 10.0], layer_types=["full_attention", "full_attention", "sliding_attention"],
+                                     shared_intermediate_size=22, attention_bias=True, tie_word_embeddings=True, vocab_size=101,
+                                     pad_token_id=5, rope_parameters=YARN),
+    "granite_windows_one_of_many": dict(family="granitemoe_swa", num_attention_heads=1, num_key_value_heads=1, num_local_experts=33,
+                                        num_experts_per_tok=1, intermediate_size=3, sliding_window=40, layer_rope_theta=[0, 0],
+                                        attention_multiplier=0.4),
     "ernie": dict(family="ernie4_5_moe", num_key_value_heads=2, rope_parameters=ROPE_500),
     "ernie_layers": dict(family="ernie4_5_moe", num_hidden_layers=4, moe_layer_interval=1, moe_layer_start_index=1, moe_layer_end_index=2,
                          num_key_value_heads=1, moe_num_shared_experts=1, tie_word_embeddings=False, vocab_size=101, rope_parameters=FAST),
@@ -79,6 +88,8 @@ CONFIGS = {
     "olmoe_all": dict(family="olmoe", num_experts=3, num_experts_per_tok=3, num_key_value_heads=2, clip_qkv=0.4, rope_parameters=FAST),
     "minimax_m2_all": dict(family="minimax_m2", num_local_experts=3, num_experts_per_tok=3, rotary_dim=4),
     "granite_all": dict(MULTIPLIERS, family="granitemoeshared", num_local_experts=3, num_experts_per_tok=3, rope_parameters=FAST),
+    "granite_windows_all": dict(MULTIPLIERS, family="granitemoe_swa", num_local_experts=3, num_experts_per_tok=3, sliding_window=5,
+                                shared_intermediate_size=22, rope_parameters=FAST),
     "ernie_all": dict(family="ernie4_5_moe", moe_num_experts=3, moe_k=3, moe_layer_interval=1, rope_parameters=FAST),
     "dots1_all": dict(family="dots1", n_routed_experts=2, rope_parameters=FAST),
     "exaone_all": dict(family="exaone_moe", num_experts=2, first_k_dense_replace=0, sliding_window=5, sliding_window_pattern=2),
@@ -90,9 +101,10 @@ CONFIGS = {
 }
 CHOOSING_NONE = sorted(name for name in CONFIGS if name.endswith("_all"))
 FAMILIES = {"olmoe": "olmoe_limits", "minimax_m2": "minimax_m2", "granitemoe": "granite", "granitemoeshared": "granite_shared",
+            "granitemoe_swa": "granite_windows_by_layer",
             "ernie4_5_moe": "ernie_layers", "hunyuan_v1_moe": "hunyuan_by_layer", "dots1": "dots1_groups", "exaone_moe": "exaone_kinds",
             "solar_open": "solar_open_groups", "mellum": "mellum", "flex_olmo": "flex_olmo", "afmoe": "afmoe"}
-BALANCED = ["olmoe", "minimax_m2", "granitemoe", "granitemoeshared", "ernie4_5_moe", "mellum", "flex_olmo"]
+BALANCED = ["olmoe", "minimax_m2", "granitemoe", "granitemoeshared", "granitemoe_swa", "ernie4_5_moe", "mellum", "flex_olmo"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -213,6 +225,10 @@ def test_products_of_a_router_that_are_taken_in_fp32(tmp_path, family, settings)
     ("granitemoe", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_local_experts = 5"),
     ("granitemoe", dict(num_local_experts=4), 'block_sparse_moe.router.weight" has shape [5, 32], config.json implies [4, 32]'),
     ("granitemoe", dict(num_experts_per_tok=None), "found num_experts_per_tok = None, expected a value"),
+    ("granitemoe_swa", dict(layer_rope_theta=[0, -1]), "expected a list of num_hidden_layers = 2 numbers of at least 0"),
+    ("granitemoe_swa", dict(sliding_window=None), "found sliding_window = None with sliding-window layers"),
+    ("granitemoe_swa", dict(num_experts_per_tok=6), "found num_experts_per_tok = 6, expected at most num_local_experts = 5"),
+    ("granitemoe_swa", dict(shared_intermediate_size=22), 'found no tensor "model.layers.0.shared_mlp.input_linear.weight"'),
     ("granitemoeshared", dict(shared_intermediate_size=-1), "found shared_intermediate_size = -1, expected an integer of at least 1"),
     ("granitemoeshared", dict(shared_intermediate_size=None), "found shared_intermediate_size = None, expected a value"),
     ("ernie4_5_moe", dict(use_bias=True), "found use_bias = true in an ernie4_5_moe model, expected false"),

@@ -82,7 +82,7 @@ def test_what_peft_wrote_is_what_it_was(inputs, base, tmp_path, name):
     assert found == [reference_ids(model, prompt)[:8] for prompt in prompts]
 
 
-@pytest.mark.parametrize("name", ["minicpm3", "gemma2", "lfm2"])
+@pytest.mark.parametrize("name", ["minicpm3", "gemma2", "lfm2", "granite_swa", "youtu"])
 def test_families_that_are_tied_where_the_file_does_not_say(inputs, tmp_path, name):
     base, data = shutil.copytree(inputs.model(name), tmp_path / "base"), inputs.data("messages")
     config = json.loads((base / "config.json").read_text())
@@ -92,7 +92,7 @@ def test_families_that_are_tied_where_the_file_does_not_say(inputs, tmp_path, na
     noise = torch.randn(embedding.shape, generator=torch.Generator().manual_seed(1))
     save_file(tensors | {"lm_head.weight": embedding + 0.05 * noise}, base / "model.safetensors", {"format": "pt"})
     assert reference(base).config.tie_word_embeddings
-    target = "q_b_proj" if name == "minicpm3" else "q_proj"
+    target = "q_b_proj" if name in ("minicpm3", "youtu") else "q_proj"
     run = run_strata(base_flags(base, data, tmp_path / "run", use_peft=True, lora_r=2, max_steps=4, eval_steps=4, learning_rate=2e-2,
                                 trainable_token_indices="[3, 40, 50]", lora_target_modules=[target], **EVALUATED))
     loss = pytest.approx(measured(run), abs=1e-5)

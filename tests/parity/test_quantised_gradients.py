@@ -70,7 +70,7 @@ OF_OTHER_FAMILIES = [(base, method, dict(family, head_dim=16)) for base, method,
     (base, method, BIGCODE) for base in ("nf4_double", "int8") for method in ("all", "dora_attention")] + [
     (base, "all", NEOX) for base in ("nf4", "int8")] + [
     (base, "all", dict(family=family)) for base, family in (
-        ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "stablelm"), ("nf4", "olmo"), ("int8", "nemotron"), ("nf4", "jais2"),
+        ("nf4", "starcoder2"), ("int8", "cohere"), ("nf4", "cohere2"), ("int8", "phi"), ("nf4", "persimmon"), ("nf4", "stablelm"), ("nf4", "olmo"), ("int8", "nemotron"), ("nf4", "jais2"),
         ("nf4", "bloom"), ("int8", "bloom"))] + [
     ("nf4", "all", dict(family="mpt", attn_config=dict(clip_qkv=0.5)))] + [
     (base, "all", family) for base in ("nf4", "int8") for family in (QWEN35, GEMMA4, GEMMA4_EXPERTS)]

@@ -44,7 +44,7 @@ CASES = {
     "opt": dict(model="opt", center_rewards_coefficient=0.3),
     "opt_350m": dict(model="opt_350m", center_rewards_coefficient=0.3),
     **{name: dict(model=name, center_rewards_coefficient=0.3)
-       for name in ("starcoder2", "phi", "stablelm", "nemotron", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom", "mpt")},
+       for name in ("gpt", "starcoder2", "phi", "persimmon", "stablelm", "nemotron", "gptj", "gpt_neo", "falcon", "falcon_40b", "bloom", "mpt")},
     "gpt_neox": dict(model="gpt_neox", center_rewards_coefficient=0.3),
     "bigcode": dict(model="bigcode", center_rewards_coefficient=0.3),
 }

@@ -1,4 +1,4 @@
-"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, StableLM, OLMo, Nemotron, Jais 2, GPT-J, CodeGen and GPT-Neo, finite differences for dropout."""
+"""Oracle: transformers' StarCoder 2, Cohere, Cohere 2, Phi, Persimmon, StableLM, OLMo, Nemotron, Jais 2, GPT-J, CodeGen and GPT-Neo, finite differences for dropout."""
 
 import json
 
@@ -60,6 +60,13 @@ PHI = {
         LINEAR, rope_theta=10.0, partial_rotary_factor=0.84)),
     "phi_yarn": dict(num_key_value_heads=4, head_dim=16, rope_parameters=dict(
         YARN, rope_theta=10.0, partial_rotary_factor=0.5)),
+}
+PERSIMMON = {
+    "persimmon": dict(rope_parameters=dict(FAST, partial_rotary_factor=0.5)),
+    "persimmon_odd": dict(hidden_size=60, num_attention_heads=3, intermediate_size=44, vocab_size=101, num_hidden_layers=3, qk_layernorm=False,
+                          tie_word_embeddings=True, pad_token_id=5, hidden_act="gelu", rope_parameters=dict(FAST, partial_rotary_factor=0.4)),
+    "persimmon_one_head": dict(num_attention_heads=1, layer_norm_eps=1e-3, hidden_act="silu", rope_parameters=dict(
+        YARN, rope_theta=10.0, partial_rotary_factor=1.0)),
 }
 STABLELM = {
     "stablelm": dict(num_key_value_heads=4, rope_parameters=dict(ROPE_500, partial_rotary_factor=0.25)),
@@ -130,8 +137,8 @@ def remove_nulls(folder):
     file.write_text(json.dumps({key: value for key, value in json.loads(file.read_text()).items() if value is not None}))
 
 
-FAMILIES = {"starcoder2": STARCODER2, "cohere": COHERE, "cohere2": COHERE2, "phi": PHI, "stablelm": STABLELM,
-            "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO}
+FAMILIES = {"starcoder2": STARCODER2, "cohere": COHERE, "cohere2": COHERE2, "phi": PHI, "persimmon": PERSIMMON,
+            "stablelm": STABLELM, "olmo": OLMO, "nemotron": NEMOTRON, "jais2": JAIS2, "gptj": GPTJ, "codegen": CODEGEN, "gpt_neo": GPT_NEO}
 CONFIGS = {name: dict(settings, family=family) for family, table in FAMILIES.items()
            for name, settings in table.items()}
 
@@ -195,7 +202,7 @@ def checkpointing_is_bit_equal(folder, settings):
 
 
 @pytest.mark.parametrize("name", ["starcoder2_window", "cohere_head_norms", "cohere2", "phi_head_norms",
-                                  "stablelm_head_norms", "stablelm", "olmo_limited", "nemotron", "jais2",
+                                  "persimmon", "stablelm_head_norms", "stablelm", "olmo_limited", "nemotron", "jais2",
                                   "gptj", "codegen_odd", "gpt_neo"])
 def test_checkpointing_is_bit_equal(tmp_path, name):
     checkpointing_is_bit_equal(tmp_path, CONFIGS[name])
@@ -204,6 +211,7 @@ def test_checkpointing_is_bit_equal(tmp_path, name):
 @pytest.mark.parametrize("name,rate", [
     *(("starcoder2_window", rate) for rate in ("attention_dropout", "residual_dropout", "embedding_dropout")),
     *(("phi_head_norms", rate) for rate in ("attention_dropout", "resid_pdrop", "embd_pdrop")),
+    *(("persimmon", rate) for rate in ("attention_dropout", "hidden_dropout")),
     *(("stablelm_head_norms", rate) for rate in ("attention_dropout", "hidden_dropout")),
     ("stablelm_odd", "hidden_dropout"), ("olmo_limited", "attention_dropout"), ("nemotron", "attention_dropout"),
     ("jais2", "attention_dropout"),
@@ -289,6 +297,9 @@ def test_more_tokens_than_learned_positions_are_named(tmp_path):
     ("phi", dict(tie_word_embeddings=True), "found tie_word_embeddings = True, expected False in a Phi model"),
     ("phi", dict(qk_layernorm=True, head_dim=12), "found head_dim = 12, expected hidden_size = 32"),
     ("phi", dict(rope_parameters=dict(FAST, partial_rotary_factor=0.4)), "found partial_rotary_factor = 0.4"),
+    ("persimmon", dict(head_dim=4), "found head_dim = 4, expected hidden_size = 32"),
+    ("persimmon", dict(qk_layernorm=False), "found tensors that config.json does not imply"),
+    ("persimmon", dict(rope_parameters=dict(FAST, partial_rotary_factor=0.4)), "found partial_rotary_factor = 0.4"),
     ("stablelm", dict(head_dim=4), "found head_dim = 4, expected hidden_size = 32"),
     ("stablelm", dict(hidden_act="gelu"), 'found hidden_act "gelu"'),
     ("olmo", dict(hidden_act="gelu"), 'found hidden_act "gelu"'),

@@ -30,6 +30,7 @@ constexpr Body kBodies[] = {
     {"mbart", "model.", {"shared.", "encoder.", "decoder."}},
     {"pegasus", "model.", {"shared.", "encoder.", "decoder."}},
     {"bloom", "transformer.", {"word_embeddings", "h.", "ln_f."}},
+    {"openai-gpt", "transformer.", {"tokens_embed.", "positions_embed.", "h."}},
     {"gpt_neo", "transformer.", {"wte.", "wpe.", "h.", "ln_f."}},
     {"mpt", "transformer.", {"wte.", "blocks.", "norm_f."}},
     {"codegen", "transformer.", {"wte.", "h.", "ln_f."}},
@@ -37,6 +38,7 @@ constexpr Body kBodies[] = {
     {"gpt_neox", "gpt_neox.", {"embed_in.", "layers.", "final_layer_norm."}},
     {"opt", "model.", {"decoder."}},
     {"falcon", "transformer.", {"word_embeddings.", "h.", "ln_f."}},
+    {"xglm", "model.", {"embed_tokens.", "embed_positions.", "layers.", "layer_norm."}},
     {"nemotron_h", "model.", {"embeddings.", "layers.", "norm_f."}},
     {nullptr,
      "model.",
@@ -63,6 +65,8 @@ struct End {
 };
 
 constexpr std::string_view kGranites = "granitemoe";  // granitemoeshared, granitemoehybrid, too
+// Whose folders hold the model's own names.
+constexpr std::string_view kGraniteWithWindows = "granitemoe_swa";
 
 constexpr End kEnds[] = {
     {"ernie4_5_moe", ".mlp.moe_statics.e_score_correction_bias",
@@ -83,6 +87,7 @@ std::string with_other_end(const Json& config, const std::string& name, std::str
   const Json value = config.value("model_type", Json());
   if (!value.is_string()) return name;
   const std::string type = value.get<std::string>();
+  if (type == kGraniteWithWindows) return name;
   for (const End& end : kEnds) {
     if (!type.starts_with(end.model_types) || !name.ends_with(end.*from)) continue;
     return name.substr(0, name.size() - (end.*from).size()) + std::string(end.*to);

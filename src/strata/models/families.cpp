@@ -18,6 +18,7 @@
 #include "strata/models/lfm2/layers.h"
 #include "strata/models/llama/extended_layer.h"
 #include "strata/models/llama/model.h"
+#include "strata/models/llama/nanochat.h"
 #include "strata/models/llama/plain_mlp.h"
 #include "strata/models/llama/relatives.h"
 #include "strata/models/llama4/feed_forward.h"
@@ -116,12 +117,13 @@ std::unique_ptr<Model> create_eurobert(const Json& json, const ModelOptions& opt
   return std::make_unique<EuroBertModel>(config, options.storage);
 }
 
-template <Gpt2Config (*parse)(const Json&)>
-std::unique_ptr<Model> create_gpt2(const Json& json, const ModelOptions& options) {
-  Gpt2Config config = parse(json);
+// Without rotary tables.
+template <typename Decoder, auto parse>
+std::unique_ptr<Model> create_decoder(const Json& json, const ModelOptions& options) {
+  auto config = parse(json);
   config.num_labels = num_labels(json);
   config.has_own_head = options.is_untied;
-  return std::make_unique<Gpt2Model>(config, options.storage);
+  return std::make_unique<Decoder>(config, options.storage);
 }
 
 std::unique_ptr<Model> create_gpt_neox(const Json& json, const ModelOptions& options) {
@@ -148,13 +150,6 @@ std::unique_ptr<Model> create_rotary_decoder(const Json& json, const ModelOption
   config.has_own_head = options.is_untied;
   if (config.rope) config.rope->buffer_type = options.buffers;
   return std::make_unique<RotaryDecoderModel>(config, options.storage);
-}
-
-std::unique_ptr<Model> create_opt(const Json& json, const ModelOptions& options) {
-  OptConfig config = parse_opt_config(json);
-  config.num_labels = num_labels(json);
-  config.has_own_head = options.is_untied;
-  return std::make_unique<OptModel>(config, options.storage);
 }
 
 template <Gpt2Config (*parse)(const Json&)>
@@ -256,11 +251,11 @@ const std::map<std::string, Family>& families() {
       {"glm4_moe", {create_layers<parse_glm4_moe_config, make_mixture_layers>, nullptr}},
       {"glm4_moe_lite", {create_layers<parse_glm4_moe_lite_config, make_deepseek_layers>, nullptr}},
       {"gpt2",
-       {.create = create_gpt2<parse_gpt2_config>,
+       {.create = create_decoder<Gpt2Model, parse_gpt2_config>,
         .classifier = "GPT2ForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt2_config>}},
       {"gpt_bigcode",
-       {.create = create_gpt2<parse_gpt_bigcode_config>,
+       {.create = create_decoder<Gpt2Model, parse_gpt_bigcode_config>,
         .classifier = "GPTBigCodeForSequenceClassification",
         .position_table = gpt2_positions<parse_gpt_bigcode_config>}},
       {"gpt_neo",
@@ -276,6 +271,8 @@ const std::map<std::string, Family>& families() {
       {"granite", {create_llama<parse_granite_config>, nullptr}},
       {"granite_swa", {create_llama<parse_granite_swa_config>, nullptr}},
       {"granitemoe", {create_layers<parse_granitemoe_config, make_granite_moe_layers>, nullptr}},
+      {"granitemoe_swa",
+       {create_layers<parse_granitemoe_swa_config, make_granite_moe_swa_layers>, nullptr}},
       {"granitemoeshared",
        {create_layers<parse_granitemoeshared_config, make_granite_moe_layers>, nullptr}},
       {"granitemoehybrid",
@@ -335,6 +332,7 @@ const std::map<std::string, Family>& families() {
        encoder<parse_mpnet_config>("MPNetForSequenceClassification", "classifier.dense.weight")},
       {"mpt", {create_falcon<parse_mpt_config>, "MptForSequenceClassification"}},
       {"mt5", {create_t5<parse_mt5_config>, nullptr, /*has_encoder=*/true}},
+      {"nanochat", {create_layers<parse_nanochat_config, make_nanochat_layers>, nullptr}},
       {"nemotron",
        {create_rotary_decoder<parse_nemotron_config>, "NemotronForSequenceClassification"}},
       {"nemotron_h",
@@ -345,8 +343,12 @@ const std::map<std::string, Family>& families() {
       {"olmo2", {create_llama<parse_olmo2_config>, "Olmo2ForSequenceClassification"}},
       {"olmo3", {create_llama<parse_olmo3_config>, "Olmo3ForSequenceClassification"}},
       {"olmoe", {create_layers<parse_olmoe_config, make_extended_mixture_layers>, nullptr}},
+      {"openai-gpt",
+       {.create = create_decoder<Gpt2Model, parse_openai_gpt_config>,
+        .classifier = "OpenAIGPTForSequenceClassification",
+        .position_table = gpt2_positions<parse_openai_gpt_config>}},
       {"opt",
-       {.create = create_opt,
+       {.create = create_decoder<OptModel, parse_opt_config>,
         .classifier = "OPTForSequenceClassification",
         .position_table = opt_positions}},
       {"pegasus",
@@ -354,6 +356,8 @@ const std::map<std::string, Family>& families() {
         .classifier = nullptr,
         .has_encoder = true,
         .position_table = bart_positions<parse_pegasus_config>}},
+      {"persimmon",
+       {create_rotary_decoder<parse_persimmon_config>, "PersimmonForSequenceClassification"}},
       {"phi", {create_rotary_decoder<parse_phi_config>, "PhiForSequenceClassification"}},
       {"phi3",
        {create_llama<parse_phi3_config, Phi3DecoderLayer>, "Phi3ForSequenceClassification"}},
@@ -388,6 +392,7 @@ const std::map<std::string, Family>& families() {
       {"vaultgemma", {create_llama<parse_vaultgemma_config>, nullptr}},
       {"xlm-roberta", encoder<parse_xlm_roberta_config>("XLMRobertaForSequenceClassification",
                                                         "classifier.dense.weight")},
+      {"xglm", {create_decoder<OptModel, parse_xglm_config>, nullptr}},
       {"youtu", {create_layers<parse_youtu_config, make_deepseek_layers>, nullptr}}};
   return kFamilies;
 }

@@ -13,9 +13,13 @@ using torch::autograd::variable_list;
 
 at::Tensor ones_for(const at::Tensor& x) { return at::ones({x.size(1)}, x.options()); }
 
+ops::RmsNormResult run(const at::Tensor& x, double eps) {
+  return ops::rms_norm(x, ones_for(x), eps, ops::RmsNormKind::kOlmo);
+}
+
 struct UnitNormFunction : torch::autograd::Function<UnitNormFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, double eps) {
-    ops::RmsNormResult result = ops::rms_norm(x, ones_for(x), eps, ops::RmsNormKind::kOlmo);
+    ops::RmsNormResult result = run(x, eps);
     context->save_for_backward({x, result.rstd});
     return result.y;
   }
@@ -33,6 +37,10 @@ struct UnitNormFunction : torch::autograd::Function<UnitNormFunction> {
 
 at::Tensor unit_rms_norm(const at::Tensor& x, double eps) {
   return UnitNormFunction::apply(x, eps);
+}
+
+Remakable remakable_unit_norm(const at::Tensor& x, double eps) {
+  return {unit_rms_norm(x, eps), [kept = x.detach(), eps] { return run(kept, eps).y; }};
 }
 
 }  // namespace strata::nn

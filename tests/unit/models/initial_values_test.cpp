@@ -200,6 +200,8 @@ constexpr const char* kMixtures[] = {
         "num_key_value_heads": 4, "head_dim": 24})",
     R"({"model_type": "granitemoeshared", "num_local_experts": 16, "intermediate_size": 60,
         "shared_intermediate_size": 40})",
+    R"({"model_type": "granitemoe_swa", "num_local_experts": 16, "intermediate_size": 60,
+        "shared_intermediate_size": 40})",
     R"({"model_type": "ernie4_5_moe", "moe_num_experts": 16, "moe_intermediate_size": 60})",
     R"({"model_type": "hunyuan_v1_moe", "num_experts": 16, "intermediate_size": 60})",
     R"({"model_type": "llama4_text", "num_local_experts": 16, "intermediate_size": 60,
@@ -224,7 +226,8 @@ TEST(InitialValues, OfMixtures) {
                    {"pad_token_id", 7},
                    {"initializer_range", 0.03}});
     for_each_weight(config.dump().c_str(), [&](const std::string& name, const at::Tensor& full) {
-      if (name.ends_with("_bias") || name.ends_with(".router.gate.weight")) {
+      if (name.ends_with("_bias") || name.ends_with(".router.gate.weight") ||
+          name.ends_with(".sinks")) {
         expect_all(name, full, 0);
       } else if (full.dim() == 1) {
         expect_all(name, full, 1);
@@ -268,6 +271,48 @@ TEST(InitialValues, OfGraniteWithWindows) {
                     } else {
                       EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
                     }
+                  });
+}
+
+TEST(InitialValues, OfNanochat) {
+  // What attention adds begins narrower: of 2 layers by the root of 4.
+  int num_narrowed = 0;
+  for_each_weight(R"({"model_type": "nanochat", "num_hidden_layers": 2, "hidden_size": 96,
+      "vocab_size": 300, "intermediate_size": 130, "num_attention_heads": 4,
+      "initializer_range": 0.03, "attention_bias": true, "pad_token_id": 7})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) return expect_all(name, full, 0);
+                    const bool is_narrowed = name.ends_with(".o_proj.weight");
+                    const double range = is_narrowed ? 0.015 : 0.03;
+                    num_narrowed += is_narrowed ? 1 : 0;
+                    EXPECT_NEAR(full.std().item<double>(), range, 0.07 * range) << name;
+                    if (name == "model.embed_tokens.weight") expect_all(name, full[7], 0);
+                  });
+  EXPECT_EQ(num_narrowed, 2);
+}
+
+TEST(InitialValues, OfXglm) {
+  for_each_weight(R"({"model_type": "xglm", "num_layers": 2, "d_model": 96, "vocab_size": 300,
+      "ffn_dim": 130, "attention_heads": 4, "init_std": 0.03, "tie_word_embeddings": false})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) {
+                      return expect_all(name, full, name.ends_with("norm.weight") ? 1 : 0);
+                    }
+                    EXPECT_NEAR(full.std().item<double>(), 0.03, 0.07 * 0.03) << name;
+                    if (name == "model.embed_tokens.weight") expect_all(name, full[1], 0);
+                  });
+}
+
+TEST(InitialValues, OfGpt) {
+  // Matrices of layers begin alike whatever the file says, its own kind of linear layer.
+  for_each_weight(R"({"model_type": "openai-gpt", "n_layer": 2, "n_embd": 96, "vocab_size": 300,
+      "n_head": 4, "initializer_range": 0.03})",
+                  [&](const std::string& name, const at::Tensor& full) {
+                    if (full.dim() == 1) {
+                      return expect_all(name, full, name.ends_with(".weight") ? 1 : 0);
+                    }
+                    const double range = name.ends_with("_embed.weight") ? 0.03 : 0.02;
+                    EXPECT_NEAR(full.std().item<double>(), range, 0.07 * range) << name;
                   });
 }
 

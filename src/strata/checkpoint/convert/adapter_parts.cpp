@@ -48,10 +48,11 @@ static bool is_called_tied(const Json& config) {
   const std::string type = config.value("model_type", "");
   // Those that transformers ties where the file does not say.
   constexpr std::string_view kTied[] = {
-      "bloom",   "cohere",     "cohere2",     "ernie4_5",    "ernie4_5_moe", "falcon",
-      "gemma",   "gemma2",     "gemma3_text", "gemma4_text", "gpt2",         "gpt_bigcode",
-      "gpt_neo", "lfm2",       "lfm2_moe",    "minicpm3",    "mpt",          "opt",
-      "smollm3", "starcoder2", "vaultgemma"};
+      "bloom",    "cohere",      "cohere2",    "ernie4_5",    "ernie4_5_moe",
+      "falcon",   "gemma",       "gemma2",     "gemma3_text", "gemma4_text",
+      "gpt2",     "gpt_bigcode", "gpt_neo",    "granite_swa", "lfm2",
+      "lfm2_moe", "minicpm3",    "mpt",        "openai-gpt",  "opt",
+      "smollm3",  "starcoder2",  "vaultgemma", "xglm",        "youtu"};
   const bool is_by_default = std::ranges::find(kTied, type) != std::end(kTied);
   const char* key = config.contains("tie_embedding") ? "tie_embedding" : "tie_word_embeddings";
   const auto entry = config.find(key);  // LFM2 has a name of its own for it
@@ -62,8 +63,8 @@ AdapterParts::AdapterParts(const SavedState& base, const Json& config, SavedStat
                            const adapters::LoraOptions& settings)
     : base_(base), config_(config), adapter_(adapter), settings_(settings) {
   for (size_t i = 0; i < base.tensors().size(); ++i) in_base_[base.tensors()[i].weight] = i;
-  for (const char* name : {kShared, kGpt2Embedding, kBareEmbedding, kNeoXEmbedding, kOptEmbedding,
-                           kWordEmbedding, kNemotronEmbedding}) {
+  for (const char* name : {kShared, kGpt2Embedding, kGptEmbedding, kBareEmbedding, kNeoXEmbedding,
+                           kOptEmbedding, kWordEmbedding, kNemotronEmbedding}) {
     if (in_base_.contains(name)) embedding_ = name;
   }
   is_bare_ = embedding_ == kBareEmbedding;

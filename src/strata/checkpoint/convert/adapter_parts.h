@@ -94,11 +94,12 @@ class AdapterParts {
   [[noreturn]] void refuse(const std::vector<std::string>& misfits) const;
 
  private:
-  // T5's, which encoder and decoder share, GPT-2's, that of its first files, whose names lack the
-  // body's, GPT-NeoX's, OPT's, Falcon's and BLOOM's, Nemotron-H's, and that of the other
+  // T5's, which encoder and decoder share, GPT-2's, GPT's, that of GPT-2's first files, whose names
+  // lack the body's, GPT-NeoX's, OPT's, Falcon's and BLOOM's, Nemotron-H's, and that of the other
   // decoder-only families.
   static constexpr const char* kShared = "shared.weight";
   static constexpr const char* kGpt2Embedding = "transformer.wte.weight";
+  static constexpr const char* kGptEmbedding = "transformer.tokens_embed.weight";
   static constexpr const char* kBareEmbedding = "wte.weight";
   static constexpr const char* kNeoXEmbedding = "gpt_neox.embed_in.weight";
   static constexpr const char* kOptEmbedding = "model.decoder.embed_tokens.weight";

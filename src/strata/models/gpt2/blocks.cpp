@@ -43,18 +43,20 @@ std::vector<nn::Linear*> Gpt2Block::linears() {
 
 std::vector<nn::Parameter*> Gpt2Block::parameters() {
   std::vector<nn::Parameter*> list;
-  ln_1_.append_parameters(list);
+  if (!config_.norms_come_last) ln_1_.append_parameters(list);
   c_attn_.append_parameters(list);
   attention_c_proj_.append_parameters(list);
-  ln_2_.append_parameters(list);
+  if (config_.norms_come_last) ln_1_.append_parameters(list);
+  if (!config_.norms_come_last) ln_2_.append_parameters(list);
   c_fc_.append_parameters(list);
   mlp_c_proj_.append_parameters(list);
+  if (config_.norms_come_last) ln_2_.append_parameters(list);
   return list;
 }
 
-at::Tensor Gpt2Block::attend(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = ln_1_.forward_with_residual(x);
-  const at::Tensor qkv = nn::linear_shared_input({&c_attn_}, normed, context)[0];
+at::Tensor Gpt2Block::add_attention(const nn::Remakable& x, const at::Tensor& residual,
+                                    const nn::ForwardContext& context) {
+  const at::Tensor qkv = nn::linear_shared_input({&c_attn_}, x, context)[0];
   const auto channels = static_cast<double>(config_.head_dim());
   double scale = config_.scale_attn_weights ? 1.0 / std::sqrt(channels) : 1.0;
   if (config_.scale_attn_by_inverse_layer_idx) scale /= static_cast<double>(index_ + 1);
@@ -74,17 +76,23 @@ at::Tensor Gpt2Block::attend(const at::Tensor& x, const nn::ForwardContext& cont
       context);
 }
 
-at::Tensor Gpt2Block::transform(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = ln_2_.forward_with_residual(x);
-  const at::Tensor hidden = nn::linear_shared_input({&c_fc_}, normed, context)[0];
-  return add_with_dropout(
-      mlp_c_proj_, nn::activate(hidden, config_.activation), residual,
-      {config_.resid_pdrop, dropout_place_id(index_, DropoutPlace::kMlp), /*is_last=*/true},
-      context);
+at::Tensor Gpt2Block::add_mlp(const nn::Remakable& x, const at::Tensor& residual,
+                              const nn::ForwardContext& context) {
+  const at::Tensor hidden = nn::linear_shared_input({&c_fc_}, x, context)[0];
+  return add_with_dropout(mlp_c_proj_, nn::activate(hidden, config_.activation), residual,
+                          {config_.resid_pdrop, dropout_place_id(index_, DropoutPlace::kMlp),
+                           /*is_last=*/!config_.norms_come_last},
+                          context);
 }
 
 at::Tensor Gpt2Block::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  return transform(attend(x, context), context);
+  if (config_.norms_come_last) {
+    const at::Tensor y = ln_1_.forward(add_attention(x, x, context));
+    return ln_2_.forward(add_mlp(y, y, context));
+  }
+  const auto [normed, residual] = ln_1_.forward_with_residual(x);
+  const auto [next, sum] = ln_2_.forward_with_residual(add_attention(normed, residual, context));
+  return add_mlp(next, sum, context);
 }
 
 }  // namespace strata::models

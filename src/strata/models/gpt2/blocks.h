@@ -1,4 +1,4 @@
-// The layer of GPT-2 and gpt_bigcode. Owns: its layers and the order of operations. Never:
+// The layer of GPT-2, gpt_bigcode and GPT. Owns: its layers and the order of operations. Never:
 // embedding and head (decoder_embedding.h, decoder_head.h), gathering, checkpointing, the chain
 // (gpt2/model.h).
 #pragma once
@@ -25,9 +25,11 @@ class Gpt2Block final : public Block {
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
  private:
-  // x + dropout(attention(norm(x))); x + dropout(mlp(norm(x))).
-  at::Tensor attend(const at::Tensor& x, const nn::ForwardContext& context);
-  at::Tensor transform(const at::Tensor& x, const nn::ForwardContext& context);
+  // residual + dropout(attention(x)); residual + dropout(mlp(x)).
+  at::Tensor add_attention(const nn::Remakable& x, const at::Tensor& residual,
+                           const nn::ForwardContext& context);
+  at::Tensor add_mlp(const nn::Remakable& x, const at::Tensor& residual,
+                     const nn::ForwardContext& context);
 
   Gpt2Config config_;
   int64_t index_;

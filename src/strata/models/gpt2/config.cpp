@@ -20,6 +20,19 @@ void check_heads(const Gpt2Config& c) {
       c.n_head);
 }
 
+// The reference knows fewer than in other families, and by `gelu` means that of tanh.
+nn::Activation parse_afn(const ConfigReader& config) {
+  const std::string name = config.text("afn", "gelu");
+  if (name == "gelu") return nn::Activation::kGeluTanh;
+  if (name == "relu") return nn::Activation::kRelu;
+  if (name == "silu" || name == "swish") return nn::Activation::kSilu;
+  throw ConfigError(
+      "config.json: found afn \"{}\", expected gelu, relu, silu or swish; use a checkpoint with "
+      "one "
+      "of these",
+      name);
+}
+
 void refuse_cross_attention(const ConfigReader& config) {
   if (!config.boolean("add_cross_attention", false)) return;
   throw ConfigError(
@@ -50,7 +63,8 @@ void parse_common(const ConfigReader& config, Gpt2Config& c) {
 }  // namespace
 
 bool is_conv1d_weight(const Json& config, const std::string& name) {
-  if (!config.is_object() || config.value("model_type", Json()) != "gpt2") return false;
+  const Json type = config.is_object() ? config.value("model_type", Json()) : Json();
+  if (type != "gpt2" && type != "openai-gpt") return false;
   return name.ends_with(".c_attn.weight") || name.ends_with(".c_proj.weight") ||
          name.ends_with(".c_fc.weight");
 }
@@ -76,6 +90,29 @@ Gpt2Config parse_gpt_bigcode_config(const Json& json) {
   c.multi_query = config.boolean("multi_query", true);
   c.interleaved = !c.multi_query;
   c.keeps_mask = true;
+  return c;
+}
+
+Gpt2Config parse_openai_gpt_config(const Json& json) {
+  // Keys of GPT-2 that the reference does not read here.
+  Json own = json;
+  for (const char* key : {"n_inner", "scale_attn_weights", "add_cross_attention"}) own.erase(key);
+  const ConfigReader config(own);
+  Gpt2Config c;
+  c.layer_class = "Block";
+  c.architecture = "OpenAIGPTLMHeadModel";
+  c.tokens = "transformer.tokens_embed";
+  c.positions = "transformer.positions_embed";
+  c.lora_targets = c.ia3_targets = c.ia3_feedforward = {};
+  c.vocab_size = 40478;
+  c.n_positions = 512;
+  c.norms_come_last = true;
+  c.matrix_range = 0.02;
+  parse_common(config, c);
+  c.activation = parse_afn(config);
+  // A mask in each layer, and the numbers of positions.
+  c.buffer_numel = c.n_layer * c.n_positions * c.n_positions;
+  c.buffer_bytes = c.n_positions * 8;
   return c;
 }
 

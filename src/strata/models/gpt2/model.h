@@ -1,5 +1,5 @@
-// A GPT-2 or gpt_bigcode model for next-token prediction: the chain of its blocks. Owns: blocks,
-// initial values. Never: memory of weights; ties and names of weights (tied_decoder.h).
+// A GPT-2, gpt_bigcode or GPT model for next-token prediction: the chain of its blocks. Owns:
+// blocks, initial values. Never: memory of weights; ties and names of weights (tied_decoder.h).
 #pragma once
 
 #include <memory>
@@ -23,9 +23,11 @@ class Gpt2Model final : public TiedDecoder {
   std::string architecture() const override { return config_.architecture; }
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  std::vector<std::string> default_lora_targets() const override { return {"c_attn"}; }
-  std::vector<std::string> default_ia3_targets() const override { return {"c_attn", "mlp.c_proj"}; }
-  std::vector<std::string> default_ia3_feedforward() const override { return {"mlp.c_proj"}; }
+  std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
+  std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
+  std::vector<std::string> default_ia3_feedforward() const override {
+    return config_.ia3_feedforward;
+  }
   int64_t buffer_bytes() const override;
   std::optional<HeadCounts> head_counts() const override {
     return HeadCounts{config_.n_head, config_.num_kv_heads()};
@@ -39,6 +41,7 @@ class Gpt2Model final : public TiedDecoder {
   nn::Linear& output_layer() const override { return head_->output_layer(); }
 
   Gpt2Config config_;
+  at::ScalarType storage_;
   std::unique_ptr<DecoderEmbedding> embedding_;
   std::vector<std::unique_ptr<Gpt2Block>> layers_;
   std::unique_ptr<DecoderHead> head_;

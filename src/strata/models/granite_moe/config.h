@@ -1,7 +1,7 @@
-// The settings of Granite's mixtures (granitemoe, granitemoeshared), read from config.json and
-// checked: Granite's layer with experts that are parameters of all of them, and with an MLP of all
-// tokens or without. Owns: the keys beside those of Granite. Never: weights.
-// Source: transformers configuration_{granitemoe,granitemoeshared}.py.
+// The settings of Granite's mixtures (granitemoe, granitemoeshared, granitemoe_swa), read from
+// config.json and checked: Granite's layer with experts that are parameters of all of them, and
+// with an MLP of all tokens or without. Owns: the keys beside those of Granite. Never: weights.
+// Source: transformers configuration_{granitemoe,granitemoeshared,granitemoe_swa}.py.
 #pragma once
 
 #include <cstdint>
@@ -32,5 +32,6 @@ GraniteExperts parse_granite_experts(const ConfigReader& config, int64_t interme
 // Errors: as parse_llama_config().
 GraniteMoeConfig parse_granitemoe_config(const Json& config);
 GraniteMoeConfig parse_granitemoeshared_config(const Json& config);
+GraniteMoeConfig parse_granitemoe_swa_config(const Json& config);
 
 }  // namespace strata::models

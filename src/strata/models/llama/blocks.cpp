@@ -13,6 +13,7 @@
 #include "strata/nn/embedded_rows.h"
 #include "strata/nn/embedding.h"
 #include "strata/nn/scaled_add.h"
+#include "strata/nn/unit_norm.h"
 
 namespace strata::models {
 namespace {
@@ -32,11 +33,6 @@ nn::Linear make_lm_head(const LlamaConfig& c, at::ScalarType storage,
 
 at::Tensor scaled(const at::Tensor& x, double scale) { return scale == 1.0 ? x : x * scale; }
 
-nn::RmsNorm make_norm(const LlamaConfig& c, const std::string& path, int64_t channels,
-                      at::ScalarType storage) {
-  return nn::RmsNorm(path, channels, c.rms_norm_eps, storage, c.norm_kind);
-}
-
 // What attention or MLP reads, and what its result is added to.
 nn::RmsNorm::Branches branches_of(std::optional<nn::RmsNorm>& norm, const at::Tensor& x) {
   if (!norm) return {x, x};
@@ -52,7 +48,9 @@ LlamaEmbedding::LlamaEmbedding(const LlamaConfig& config, at::ScalarType storage
                      std::vector<int64_t>{config.vocab_size, config.hidden_size}, storage),
                  config.pad_token_id),
       scale_(config.embedding_scale),
-      row_scale_(config.embedding_multiplier) {}
+      row_scale_(config.embedding_multiplier) {
+  if (config.unit_norms) norm_eps_ = config.rms_norm_eps;
+}
 
 std::vector<nn::Parameter*> LlamaEmbedding::parameters() {
   std::vector<nn::Parameter*> list;
@@ -69,7 +67,8 @@ at::Tensor LlamaEmbedding::forward(const at::Tensor& x, const nn::ForwardContext
       context);
   const at::Tensor all =
       prompt_ == nullptr ? rows : nn::with_prompt(rows, x, *context.batch, *prompt_);
-  return scaled(all, row_scale_);
+  const at::Tensor result = scaled(all, row_scale_);
+  return norm_eps_ ? nn::unit_rms_norm(result, *norm_eps_) : result;
 }
 
 void DecoderLayer::append_prefix(std::vector<nn::Parameter*>& list, int64_t index) const {
@@ -225,19 +224,26 @@ at::Tensor LlamaDecoderLayer::forward(const at::Tensor& x, const nn::ForwardCont
 
 LlamaHead::LlamaHead(const LlamaConfig& config, at::ScalarType storage,
                      std::shared_ptr<nn::Parameter> tied)
-    : norm_(make_norm(config, config.final_norm, config.hidden_size, storage)),
+    : norm_eps_(config.rms_norm_eps),
       lm_head_(make_lm_head(config, storage, std::move(tied))),
       // With a head for documents the reference scales nothing.
       logit_scale_(config.num_labels > 0 ? 1.0 : 1.0 / config.logits_scaling),
-      softcap_(config.logit_softcap) {}
+      softcap_(config.logit_softcap) {
+  if (config.unit_norms) return;
+  norm_.emplace(config.final_norm, config.hidden_size, config.rms_norm_eps, storage,
+                config.norm_kind);
+}
 
 std::vector<nn::Parameter*> LlamaHead::parameters() {
-  std::vector<nn::Parameter*> list{&norm_.weight()};
+  std::vector<nn::Parameter*> list;
+  if (norm_) list.push_back(&norm_->weight());
   lm_head_.append_parameters(list);
   return list;
 }
 
-at::Tensor LlamaHead::normed(const at::Tensor& x) { return scaled(norm_.forward(x), logit_scale_); }
+at::Tensor LlamaHead::normed(const at::Tensor& x) {
+  return scaled(norm_ ? norm_->forward(x) : nn::unit_rms_norm(x, norm_eps_), logit_scale_);
+}
 
 at::Tensor LlamaHead::forward(const at::Tensor& x, const nn::ForwardContext& context) {
   if (lm_head_.path() == kRewardLayer) {

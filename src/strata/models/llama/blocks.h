@@ -42,6 +42,7 @@ class LlamaEmbedding final : public Block, public HasRowScale {
   nn::Embedding embedding_;
   double scale_;
   double row_scale_;
+  std::optional<double> norm_eps_;  // with unit_norms
   std::shared_ptr<nn::Parameter> prompt_;
 };
 
@@ -124,13 +125,13 @@ class LlamaHead final : public Block {
   // fp32 [rows, vocab].
   at::Tensor logits(const at::Tensor& x);
   nn::Linear& lm_head() { return lm_head_; }
-  nn::RmsNorm& norm() { return norm_; }
 
  private:
   // The final norm, scaled so that the logits are.
   at::Tensor normed(const at::Tensor& x);
 
-  nn::RmsNorm norm_;
+  std::optional<nn::RmsNorm> norm_;  // without unit_norms
+  double norm_eps_;
   nn::Linear lm_head_;  // of a model that looks at whole documents "score"
   double logit_scale_;
   double softcap_;

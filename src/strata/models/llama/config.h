@@ -62,9 +62,12 @@ struct LlamaConfig {
   double attention_softcap = 0;  // of scores, 0: none (ops/attention/biased_attention.h)
   double logit_softcap = 0;      // of logits, 0: none
   ops::RmsNormKind norm_kind = ops::RmsNormKind::kLlama;  // of all norms
-  ops::GateKind gate = ops::GateKind::kSilu;              // of the MLP
-  bool fused_gate_up = false;    // gate and up of it are one matrix, of silu
-  double embedding_scale = 1.0;  // of the rows of the embedding
+  // Norms of a layer's inputs and before the output layer have no weights, and the embedding's rows
+  // are normalised, too.
+  bool unit_norms = false;
+  ops::GateKind gate = ops::GateKind::kSilu;  // of the MLP
+  bool fused_gate_up = false;                 // gate and up of it are one matrix, of silu
+  double embedding_scale = 1.0;               // of the rows of the embedding
   // In the reference's order.
   std::vector<LayerNorm> layer_norms = {{NormPlace::kAttentionInput, "input_layernorm"},
                                         {NormPlace::kMlpInput, "post_attention_layernorm"}};

@@ -45,12 +45,13 @@ ExtendedDecoderLayer::ExtendedDecoderLayer(const ExtendedConfig& config, int64_t
       o_proj_(path_ + ".self_attn.o_proj",
               shape(config.llama.num_attention_heads * config.llama.head_dim,
                     config.llama.hidden_size, config.llama.output_bias, storage)),
-      feed_forward_(std::move(feed_forward)),
-      input_layernorm_(path_ + ".input_layernorm", config.llama.hidden_size,
-                       config.llama.rms_norm_eps, storage),
-      post_attention_layernorm_(path_ + ".post_attention_layernorm", config.llama.hidden_size,
-                                config.llama.rms_norm_eps, storage) {
+      feed_forward_(std::move(feed_forward)) {
   const LlamaConfig& c = config.llama;
+  if (!c.unit_norms) {
+    input_layernorm_.emplace(path_ + ".input_layernorm", c.hidden_size, c.rms_norm_eps, storage);
+    post_attention_layernorm_.emplace(path_ + ".post_attention_layernorm", c.hidden_size,
+                                      c.rms_norm_eps, storage);
+  }
   if (feed_forward_ == nullptr) mlp_.emplace(c, path_ + ".mlp", storage);
   const auto add = [&](std::optional<nn::RmsNorm>& norm, const char* name, int64_t num_heads) {
     norm.emplace(path_ + ".self_attn." + name, num_heads * c.head_dim, c.rms_norm_eps, storage);
@@ -87,7 +88,8 @@ std::vector<nn::Parameter*> ExtendedDecoderLayer::parameters() {
   }
   if (q_norm_) list.insert(list.end(), {&q_norm_->weight(), &k_norm_->weight()});
   const auto append_norms = [&] {
-    list.insert(list.end(), {&input_layernorm_.weight(), &post_attention_layernorm_.weight()});
+    if (config_.llama.unit_norms) return;
+    list.insert(list.end(), {&input_layernorm_->weight(), &post_attention_layernorm_->weight()});
   };
   if (config_.norms_come_first) append_norms();
   if (mlp_) {
@@ -100,10 +102,24 @@ std::vector<nn::Parameter*> ExtendedDecoderLayer::parameters() {
   return list;
 }
 
+bool ExtendedDecoderLayer::init_weight(const nn::Parameter& parameter, at::Tensor full,
+                                       at::Generator generator) const {
+  if (!config_.output_range || &parameter != &o_proj_.weight()) return false;
+  full.normal_(0.0, *config_.output_range, std::move(generator));
+  return true;
+}
+
+nn::RmsNorm::Branches ExtendedDecoderLayer::branches_of(std::optional<nn::RmsNorm>& norm,
+                                                        const at::Tensor& x) const {
+  if (norm) return norm->forward_with_residual(x);
+  return {nn::remakable_unit_norm(x, config_.llama.rms_norm_eps), x};
+}
+
 void ExtendedDecoderLayer::prepare(std::vector<at::Tensor>& qkv,
                                    const nn::ForwardContext& context) {
   if (turns_first()) {
-    const nn::RopeTables tables = nn::own_rope_tables(rope_, context);
+    nn::RopeTables tables = nn::own_rope_tables(rope_, context);
+    if (config_.turns_back) tables.sin = tables.sin.neg();
     qkv[0] = nn::rotated(qkv[0], config_.llama.num_attention_heads, tables);
     qkv[1] = nn::rotated(qkv[1], config_.llama.num_key_value_heads, tables);
   }
@@ -145,7 +161,7 @@ nn::AttentionOptions ExtendedDecoderLayer::attention_options() const {
 }
 
 at::Tensor ExtendedDecoderLayer::attend(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = input_layernorm_.forward_with_residual(x);
+  const auto [normed, residual] = branches_of(input_layernorm_, x);
   auto qkv = nn::linear_shared_input({&q_proj_, &k_proj_, &v_proj_}, normed, context);
   prepare(qkv, context);
   const at::Tensor mixed =
@@ -164,7 +180,7 @@ at::Tensor ExtendedDecoderLayer::attend(const at::Tensor& x, const nn::ForwardCo
 }
 
 at::Tensor ExtendedDecoderLayer::transform(const at::Tensor& x, const nn::ForwardContext& context) {
-  const auto [normed, residual] = post_attention_layernorm_.forward_with_residual(x);
+  const auto [normed, residual] = branches_of(post_attention_layernorm_, x);
   if (!mlp_) return feed_forward_->add_last(normed, residual, context);
   return add_with_dropout(
       mlp_->down_proj(), mlp_->gated(normed, context), residual,

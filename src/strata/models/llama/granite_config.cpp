@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "strata/base/error.h"
@@ -120,8 +121,21 @@ void put_thetas(const std::vector<double>& thetas, LlamaConfig& c) {
 
 }  // namespace
 
-LlamaConfig parse_granite_swa_config(const Json& json) {
+LlamaConfig parse_granite_with_windows(const Json& json, const std::string& family, LlamaConfig c,
+                                       std::optional<int64_t> default_key_heads) {
   const ConfigReader config(json);
+  c.attention_sinks = true;
+  c.zeros = ".sinks";
+  c = parse_granite_family(config, family, std::move(c), default_key_heads);
+  const Json listed = with_layer_types(json, c.num_hidden_layers);
+  c.windows = parse_windows(ConfigReader(listed), c.num_hidden_layers, /*period=*/1,
+                            /*default_window=*/128);
+  parse_positions(config, c);
+  put_thetas(read_layer_thetas(config, c), c);
+  return c;
+}
+
+LlamaConfig parse_granite_swa_config(const Json& json) {
   LlamaConfig c;
   c.vocab_size = 100352;
   c.hidden_size = 2560;
@@ -131,15 +145,7 @@ LlamaConfig parse_granite_swa_config(const Json& json) {
   c.max_position_embeddings = 8192;
   c.rms_norm_eps = 1e-5;
   c.tie_word_embeddings = true;
-  c.attention_sinks = true;
-  c.zeros = ".sinks";
-  c = parse_granite_family(config, "GraniteSWA", c, /*default_key_heads=*/4);
-  const Json listed = with_layer_types(json, c.num_hidden_layers);
-  c.windows = parse_windows(ConfigReader(listed), c.num_hidden_layers, /*period=*/1,
-                            /*default_window=*/128);
-  parse_positions(config, c);
-  put_thetas(read_layer_thetas(config, c), c);
-  return c;
+  return parse_granite_with_windows(json, "GraniteSWA", std::move(c), /*default_key_heads=*/4);
 }
 
 }  // namespace strata::models

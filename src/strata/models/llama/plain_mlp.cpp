@@ -14,9 +14,10 @@ nn::Linear::Options shape(int64_t in, int64_t out, bool bias, at::ScalarType sto
 }  // namespace
 
 PlainMlp::PlainMlp(const PlainMlpConfig& config, const std::string& path, at::ScalarType storage)
-    : up_proj_(path + ".up_proj", shape(config.llama.hidden_size, config.llama.intermediate_size,
-                                        config.llama.mlp_bias, storage)),
-      down_proj_(path + ".down_proj",
+    : up_proj_(path + "." + config.up,
+               shape(config.llama.hidden_size, config.llama.intermediate_size,
+                     config.llama.mlp_bias, storage)),
+      down_proj_(path + "." + config.down,
                  shape(config.llama.intermediate_size, config.llama.hidden_size,
                        config.llama.mlp_bias, storage)),
       activation_(config.activation) {

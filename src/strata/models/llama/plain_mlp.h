@@ -17,6 +17,7 @@ struct PlainMlpConfig {
   LlamaConfig llama;
   // Nothing: xIELU, which has numbers that train.
   std::optional<nn::Activation> activation = nn::Activation::kSquaredRelu;
+  std::string up = "up_proj", down = "down_proj";  // the layers' names
 };
 
 PlainMlpConfig parse_arcee_config(const Json& config);

@@ -10,10 +10,10 @@ namespace strata::models {
 std::optional<double> balancing_coefficient(const Json& json) {
   const ConfigReader config(json);
   const std::string type = config.text("model_type", "");
-  const auto mixtures = {
-      "ernie4_5_moe",     "flex_olmo", "gpt_oss",    "granitemoe",      "granitemoehybrid",
-      "granitemoeshared", "mellum",    "minimax_m2", "mixtral",         "olmoe",
-      "qwen2_moe",        "qwen3_moe", "qwen3_next", "qwen3_5_moe_text"};
+  const auto mixtures = {"ernie4_5_moe",     "flex_olmo",        "gpt_oss",         "granitemoe",
+                         "granitemoehybrid", "granitemoeshared", "granitemoe_swa",  "mellum",
+                         "minimax_m2",       "mixtral",          "olmoe",           "qwen2_moe",
+                         "qwen3_moe",        "qwen3_next",       "qwen3_5_moe_text"};
   if (std::ranges::find(mixtures, type) == mixtures.end()) return {};
   if (type == "granitemoehybrid" && config.optional_integer("num_local_experts") == 0) return {};
   const bool is_olmo = type == "olmoe" || type == "flex_olmo";

@@ -7,8 +7,10 @@
 
 #include "strata/models/learned_positions.h"
 #include "strata/models/residual_dropout.h"
+#include "strata/models/sinusoids.h"
 #include "strata/nn/activation.h"
 #include "strata/nn/attention/attention.h"
+#include "strata/nn/dropout.h"
 #include "strata/nn/embedded_rows.h"
 
 namespace strata::models {
@@ -30,16 +32,20 @@ nn::Linear make_attention_layer(const OptConfig& c, const std::string& path,
 }  // namespace
 
 OptEmbedding::OptEmbedding(const OptConfig& c, at::ScalarType storage)
-    : tokens_("model.decoder.embed_tokens",
+    : config_(c),
+      tokens_(c.body + ".embed_tokens",
               std::make_shared<nn::Parameter>(
-                  "model.decoder.embed_tokens.weight",
+                  c.body + ".embed_tokens.weight",
                   std::vector<int64_t>{c.vocab_size, c.word_embed_proj_dim}, storage),
-              c.pad_token_id),
-      positions_("model.decoder.embed_positions.weight",
-                 {kUnusedPositions + c.max_position_embeddings, c.hidden_size}, storage) {
-  positions_.set_embedding_table();
+              c.pad_token_id) {
+  if (!c.has_sinusoids) {
+    positions_.emplace(
+        c.body + ".embed_positions.weight",
+        std::vector<int64_t>{kUnusedPositions + c.max_position_embeddings, c.hidden_size}, storage);
+    positions_->set_embedding_table();
+  }
   if (c.has_projections()) {
-    project_in_.emplace("model.decoder.project_in",
+    project_in_.emplace(c.body + ".project_in",
                         nn::Linear::Options{.in_features = c.word_embed_proj_dim,
                                             .out_features = c.hidden_size,
                                             .storage = storage});
@@ -49,7 +55,7 @@ OptEmbedding::OptEmbedding(const OptConfig& c, at::ScalarType storage)
 std::vector<nn::Parameter*> OptEmbedding::parameters() {
   std::vector<nn::Parameter*> list;
   tokens_.append_parameters(list);
-  list.push_back(&positions_);
+  if (positions_) list.push_back(&*positions_);
   if (project_in_) project_in_->append_parameters(list);
   return list;
 }
@@ -60,19 +66,32 @@ std::vector<nn::Linear*> OptEmbedding::linears() {
   return list;
 }
 
-at::Tensor OptEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
-  check_learned_positions(context, positions_.shape()[0] - kUnusedPositions,
+at::Tensor OptEmbedding::positions(const at::Tensor& x, const nn::ForwardContext& context) {
+  const at::Tensor places = context.batch->positions + kUnusedPositions;
+  if (!positions_) {
+    const at::Tensor rows = m2m_100_sinusoids(places, config_.hidden_size);
+    // The row of the table that has the number of the padding token is zero.
+    if (config_.pad_token_id) rows.mul_(places.ne(*config_.pad_token_id).unsqueeze(1));
+    return rows;
+  }
+  check_learned_positions(context, positions_->shape()[0] - kUnusedPositions,
                           "max_position_embeddings");
-  const at::Tensor rows = nn::with_noise(tokens_.forward(x, context.batch->ids), context);
-  return (project_in_ ? project_in_->forward(rows, context) : rows) +
-         nn::embed(x, context.batch->positions + kUnusedPositions, positions_,
-                   /*padding_id=*/std::nullopt);
+  return nn::embed(x, places, *positions_, /*padding_id=*/std::nullopt);
+}
+
+at::Tensor OptEmbedding::forward(const at::Tensor& x, const nn::ForwardContext& context) {
+  at::Tensor rows = tokens_.forward(x, context.batch->ids);
+  if (config_.embedding_scale != 1) rows = rows * config_.embedding_scale;
+  rows = nn::with_noise(rows, context);
+  if (project_in_) rows = project_in_->forward(rows, context);
+  return nn::dropout(rows + positions(x, context).to(rows.scalar_type()), config_.embedding_dropout,
+                     kFirstDropoutPlace, context);
 }
 
 OptLayer::OptLayer(const OptConfig& c, int64_t index, at::ScalarType storage)
     : config_(c),
       index_(index),
-      path_(fmt::format("model.decoder.layers.{}", index)),
+      path_(fmt::format("{}.layers.{}", c.body, index)),
       k_proj_(make_attention_layer(c, path_ + ".self_attn.k_proj", storage)),
       v_proj_(make_attention_layer(c, path_ + ".self_attn.v_proj", storage)),
       q_proj_(make_attention_layer(c, path_ + ".self_attn.q_proj", storage)),
@@ -123,7 +142,13 @@ at::Tensor OptLayer::add_attention(const nn::Remakable& x, const at::Tensor& res
 at::Tensor OptLayer::add_mlp(const nn::Remakable& x, const at::Tensor& residual, bool is_last,
                              const nn::ForwardContext& context) {
   const at::Tensor hidden = nn::linear_shared_input({&fc1_}, x, context)[0];
-  return add_with_dropout(fc2_, nn::activate(hidden, config_.activation), residual,
+  nn::Remakable active = nn::activate(hidden, config_.activation);
+  if (context.drops() && config_.hidden_dropout > 0) {
+    // The places of layers that the model does not have.
+    const uint64_t place = dropout_place_id(config_.num_hidden_layers + index_, DropoutPlace::kMlp);
+    active = nn::dropout(active.value, config_.hidden_dropout, place, context);
+  }
+  return add_with_dropout(fc2_, active, residual,
                           {config_.dropout, dropout_place_id(index_, DropoutPlace::kMlp), is_last},
                           context);
 }

@@ -1,5 +1,6 @@
-// The blocks of OPT: embeddings of tokens and positions, layer. Owns: their layers and the order of
-// operations. Never: the head (decoder_head.h), gathering, checkpointing, the chain (opt/model.h).
+// The blocks of OPT and XGLM: embeddings of tokens and positions, layer. Owns: their layers and the
+// order of operations. Never: the head (decoder_head.h), gathering, checkpointing, the chain
+// (opt/model.h).
 #pragma once
 
 #include <memory>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "strata/models/embedding_scale.h"
 #include "strata/models/model.h"
 #include "strata/models/opt/config.h"
 #include "strata/nn/embedding.h"
@@ -15,7 +17,7 @@
 
 namespace strata::models {
 
-class OptEmbedding final : public Block {
+class OptEmbedding final : public Block, public HasRowScale {
  public:
   OptEmbedding(const OptConfig& config, at::ScalarType storage);
 
@@ -25,14 +27,19 @@ class OptEmbedding final : public Block {
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;
   nn::Embedding* embedding() override { return &tokens_; }
-  // ConfigError for a document of more tokens than there are positions.
+  // ConfigError for a document of more tokens than there are learned positions.
   at::Tensor forward(const at::Tensor& x, const nn::ForwardContext& context) override;
 
   const std::shared_ptr<nn::Parameter>& weight() const { return tokens_.shared_weight(); }
+  double scale() const override { return config_.embedding_scale; }
 
  private:
+  // Of the micro-batch's tokens, [T, hidden_size].
+  at::Tensor positions(const at::Tensor& x, const nn::ForwardContext& context);
+
+  OptConfig config_;
   nn::Embedding tokens_;
-  nn::Parameter positions_;  // [2 + max_position_embeddings, hidden_size]
+  std::optional<nn::Parameter> positions_;  // [2 + max_position_embeddings, hidden_size]
   std::optional<nn::Linear> project_in_;
 };
 
@@ -41,7 +48,7 @@ class OptLayer final : public Block {
   OptLayer(const OptConfig& config, int64_t index, at::ScalarType storage);
 
   BlockKind kind() const override { return BlockKind::kLayer; }
-  std::string class_name() const override { return "OPTDecoderLayer"; }
+  std::string class_name() const override { return config_.layer_class; }
   std::string path() const override { return path_; }
   std::vector<nn::Parameter*> parameters() override;
   std::vector<nn::Linear*> linears() override;

@@ -1,10 +1,12 @@
-// The settings of a checkpoint of OPT (and of Galactica, which is one), read from config.json and
-// checked. Owns: names, defaults and relations of the keys. Never: weights. Source: transformers
-// configuration_opt.py.
+// The settings of a checkpoint of OPT (and of Galactica, which is one) or of XGLM, read from
+// config.json and checked. Owns: names, defaults and relations of the keys. Never: weights. Source:
+// transformers configuration_{opt,xglm}.py.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "strata/base/json.h"
 #include "strata/nn/activation.h"
@@ -13,6 +15,14 @@
 namespace strata::models {
 
 struct OptConfig {
+  std::string layer_class = "OPTDecoderLayer";
+  std::string architecture = "OPTForCausalLM";
+  std::string body = "model.decoder";  // the module of all but the output layer
+  std::string final_norm = "final_layer_norm";
+  std::vector<std::string> lora_targets = {"q_proj", "v_proj"};  // PEFT's; empty: it has none
+  std::vector<std::string> ia3_targets = {"q_proj", "k_proj", "fc2"};
+  std::vector<std::string> ia3_feedforward = {"fc2"};
+  bool has_modules_of_opt = true;  // in the order of its class
   int64_t vocab_size = 50272;
   int64_t hidden_size = 768;
   int64_t num_hidden_layers = 12;
@@ -23,6 +33,10 @@ struct OptConfig {
   nn::Activation activation = nn::Activation::kRelu;
   double dropout = 0.1;            // of what attention and MLP add, while training
   double attention_dropout = 0.0;  // of the probabilities
+  double embedding_dropout = 0.0;  // of the embedded rows
+  double hidden_dropout = 0.0;     // between the two layers of the MLP
+  double embedding_scale = 1.0;    // of the rows of tokens
+  bool has_sinusoids = false;      // positions are computed, any number of them
   double init_std = 0.02;
   bool do_layer_norm_before = true;  // norms of what attention and MLP read; else of the sums
   bool remove_final_layer_norm = false;
@@ -45,5 +59,6 @@ struct OptConfig {
 // FormatError naming the key for values of the wrong type or that contradict each other;
 // ConfigError for what the reference can do and this program cannot.
 OptConfig parse_opt_config(const Json& config);
+OptConfig parse_xglm_config(const Json& config);
 
 }  // namespace strata::models

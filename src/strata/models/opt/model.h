@@ -1,5 +1,6 @@
-// An OPT model for next-token prediction: the chain of its blocks. Owns: blocks, initial values,
-// the order of its weights. Never: memory of weights; ties and names of weights (tied_decoder.h).
+// An OPT or XGLM model for next-token prediction: the chain of its blocks. Owns: blocks, initial
+// values, the order of its weights. Never: memory of weights; ties and names of weights
+// (tied_decoder.h).
 #pragma once
 
 #include <memory>
@@ -18,15 +19,16 @@ class OptModel final : public TiedDecoder {
 
   std::vector<Block*> blocks() override { return chain_of(*embedding_, layers_, *head_); }
   at::Tensor logits(const at::Tensor& x) override { return head_->logits(x); }
-  std::string no_split_class() const override { return "OPTDecoderLayer"; }
-  std::string architecture() const override { return "OPTForCausalLM"; }
+  std::string no_split_class() const override { return config_.layer_class; }
+  std::string architecture() const override { return config_.architecture; }
   void init_weight(const nn::Parameter& parameter, at::Tensor full,
                    at::Generator generator) const override;
-  std::vector<std::string> default_lora_targets() const override { return {"q_proj", "v_proj"}; }
-  std::vector<std::string> default_ia3_targets() const override {
-    return {"q_proj", "k_proj", "fc2"};
+  std::vector<std::string> default_lora_targets() const override { return config_.lora_targets; }
+  std::vector<std::string> default_ia3_targets() const override { return config_.ia3_targets; }
+  std::vector<std::string> default_ia3_feedforward() const override {
+    return config_.ia3_feedforward;
   }
-  std::vector<std::string> default_ia3_feedforward() const override { return {"fc2"}; }
+  int64_t buffer_bytes() const override;
   std::optional<HeadCounts> head_counts() const override {
     return HeadCounts{config_.num_attention_heads, config_.num_attention_heads};
   }
@@ -38,9 +40,9 @@ class OptModel final : public TiedDecoder {
  private:
   const std::shared_ptr<nn::Parameter>& table() const override { return embedding_->weight(); }
   nn::Linear& output_layer() const override { return head_->output_layer(); }
-  // The reference makes what stands after its layers before them.
 
   OptConfig config_;
+  at::ScalarType storage_;
   std::unique_ptr<OptEmbedding> embedding_;
   std::vector<std::unique_ptr<OptLayer>> layers_;
   std::unique_ptr<DecoderHead> head_;

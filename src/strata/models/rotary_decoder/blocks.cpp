@@ -27,11 +27,11 @@ std::vector<nn::Linear> make_qkv(const RotaryDecoderConfig& c, const std::string
   const int64_t of_q = c.num_attention_heads * c.head_dim,
                 of_k = c.num_key_value_heads * c.head_dim;
   std::vector<nn::Linear> layers;
-  const auto add = [&](const char* name, int64_t out) {
+  const auto add = [&](const std::string& name, int64_t out) {
     layers.emplace_back(attention + "." + name, shape(c.hidden_size, out, c.input_bias, storage));
   };
   if (c.fused_parts > 0) {
-    add("qkv_proj", of_q + 2 * of_k);
+    add(c.fused_name, of_q + 2 * of_k);
     return layers;
   }
   add("q_proj", of_q);
@@ -40,10 +40,12 @@ std::vector<nn::Linear> make_qkv(const RotaryDecoderConfig& c, const std::string
   return layers;
 }
 
-// q, k and v out of the one matrix' outputs, in which each part of the heads has q, then v, then k.
-std::vector<at::Tensor> split_parts(const at::Tensor& fused, int64_t parts) {
-  const at::Tensor rows = fused.view({fused.size(0), parts, 3, -1});
-  return {rows.select(2, 0).flatten(1), rows.select(2, 2).flatten(1), rows.select(2, 1).flatten(1)};
+// q, k and v out of the one matrix' outputs, in which each part of the heads has q first.
+std::vector<at::Tensor> split_parts(const at::Tensor& fused, const RotaryDecoderConfig& c) {
+  const at::Tensor rows = fused.view({fused.size(0), c.fused_parts, 3, -1});
+  const int64_t keys = c.values_come_last ? 1 : 2;
+  const auto part = [&](int64_t i) { return rows.select(2, i).flatten(1); };
+  return {part(0), part(keys), part(3 - keys)};
 }
 
 nn::HeadNormOptions head_norm(const RotaryDecoderConfig& c, int64_t heads) {
@@ -124,7 +126,7 @@ std::vector<const nn::Linear*> RotaryDecoderLayer::readers_of_mlp() const {
 at::Tensor RotaryDecoderLayer::add_attention(std::vector<at::Tensor> qkv,
                                              const at::Tensor& residual,
                                              const nn::ForwardContext& context) {
-  if (config_.fused_parts > 0) qkv = split_parts(qkv[0], config_.fused_parts);
+  if (config_.fused_parts > 0) qkv = split_parts(qkv[0], config_);
   if (q_norm_) {
     qkv[0] = q_norm_->forward(qkv[0]);
     qkv[1] = k_norm_->forward(qkv[1]);

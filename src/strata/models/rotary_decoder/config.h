@@ -1,8 +1,8 @@
-// The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi, StableLM, OLMo, Nemotron or
-// Jais 2, and of GPT-J, CodeGen or GPT-Neo, which have other names and the latter learned
-// positions, read from config.json and checked. Owns: names, defaults and relations of the keys.
-// Never: weights. Source: transformers
-// configuration_{starcoder2,cohere,cohere2,phi,stablelm,olmo,nemotron,jais2,gptj,codegen,gpt_neo}.py.
+// The settings of a checkpoint of StarCoder 2, Command R (Cohere), Phi, Persimmon, StableLM, OLMo,
+// Nemotron or Jais 2, and of GPT-J, CodeGen or GPT-Neo, which have other names and the latter
+// learned positions, read from config.json and checked. Owns: names, defaults and relations of the
+// keys. Never: weights. Source: transformers
+// configuration_{starcoder2,cohere,cohere2,phi,persimmon,stablelm,olmo,nemotron,jais2,gptj,codegen,gpt_neo}.py.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,8 @@ struct RotaryDecoderConfig {
   bool norms_come_first = false;    // among a layer's parameters, each before what reads it
   bool queries_come_third = false;  // after k and v
   int64_t fused_parts = 0;  // of the heads, in one matrix, each as q, v, k; 0: three matrices
+  std::string fused_name = "qkv_proj";
+  bool values_come_last = false;                                        // of each such part
   std::vector<std::string> ignored_suffixes = {"rotary_emb.inv_freq"};  // as TiedDecoder's
 
   int64_t vocab_size = 0;
@@ -83,6 +85,7 @@ RotaryDecoderConfig parse_starcoder2_config(const Json& config);
 RotaryDecoderConfig parse_cohere_config(const Json& config);
 RotaryDecoderConfig parse_cohere2_config(const Json& config);
 RotaryDecoderConfig parse_phi_config(const Json& config);
+RotaryDecoderConfig parse_persimmon_config(const Json& config);
 RotaryDecoderConfig parse_stablelm_config(const Json& config);
 RotaryDecoderConfig parse_olmo_config(const Json& config);
 RotaryDecoderConfig parse_nemotron_config(const Json& config);
