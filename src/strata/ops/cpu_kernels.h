@@ -105,6 +105,9 @@ struct AttentionArguments {
   // key_lead. data of null: none. With a kv head for each head of q.
   HeadsView key_positions = {}, query_positions = {};
   int64_t position_span = 0;
+  bool has_positions() const {
+    return key_positions.data != nullptr || query_positions.data != nullptr;
+  }
   // Dropout of probabilities; masks depend on the query's token key, the head and the key's place.
   double dropout = 0;
   uint64_t dropout_key = 0;

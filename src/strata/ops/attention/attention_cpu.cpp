@@ -16,10 +16,6 @@ namespace strata::ops::cpu {
 
 namespace {
 
-bool has_positions(const AttentionArguments& a) {
-  return a.key_positions.data != nullptr || a.query_positions.data != nullptr;
-}
-
 struct ForwardBuffers {
   HeadFactors keys, values;
   RowFactors q;
@@ -83,7 +79,7 @@ void ForwardTask::run(const HeadsView& out, int64_t) {
                    .max = scratch_.take(task_.max_rows()),
                    .sum = scratch_.take(task_.max_rows()),
                    .correction = scratch_.take(task_.max_rows())};
-  if (has_positions(a_)) positions_.emplace(a_, task_, scratch_);
+  if (a_.has_positions()) positions_.emplace(a_, task_, scratch_);
   for (int64_t begin = 0; begin < task_.queries(); begin += task_.block_queries()) {
     const QueryBlock block = task_.query_block(begin);
     task_.load_queries(block, s.q);
@@ -182,7 +178,7 @@ void BackwardTask::run(const AttentionGradientViews& g, int64_t piece) {
                     .slopes = a_.softcap > 0 ? task_.take_scores() : nullptr,
                     .lse = scratch_.take(task_.max_rows()),
                     .delta = scratch_.take(task_.max_rows())};
-  if (has_positions(a_)) positions_.emplace(a_, task_, scratch_, g, piece);
+  if (a_.has_positions()) positions_.emplace(a_, task_, scratch_, g, piece);
   float* dbias =
       g.dbias == nullptr ? nullptr : g.dbias + task_.document() * a_.q.heads * a_.bias_span;
   for (int64_t begin = 0; begin < task_.queries(); begin += task_.block_queries()) {

@@ -367,8 +367,7 @@ std::unique_ptr<AttentionProducts> attention_products(const AttentionArguments& 
                                                       const TaskRange& range,
                                                       AttentionScratch& scratch) {
   const int64_t rows = range.queries * (a.q.heads / a.k.heads);
-  const bool has_positions = a.key_positions.data != nullptr || a.query_positions.data != nullptr;
-  if (has_positions || !attention_uses_tiles(a) || a.channels < kFewestChannels ||
+  if (a.has_positions() || !attention_uses_tiles(a) || a.channels < kFewestChannels ||
       rows < kFewestRows || range.keys < kFewestKeys) {
     return fp32_attention_products(a, range, scratch);
   }
