@@ -44,7 +44,7 @@ std::vector<nn::Linear> make_qkv(const RotaryDecoderConfig& c, const std::string
 std::vector<at::Tensor> split_parts(const at::Tensor& fused, const RotaryDecoderConfig& c) {
   const at::Tensor rows = fused.view({fused.size(0), c.fused_parts, 3, -1});
   const int64_t keys = c.values_come_last ? 1 : 2;
-  const auto part = [&](int64_t i) { return rows.select(2, i).flatten(1); };
+  const auto part = [&](int64_t i) { return rows.select(2, i).flatten(1).contiguous(); };
   return {part(0), part(keys), part(3 - keys)};
 }
 
