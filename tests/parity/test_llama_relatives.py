@@ -157,7 +157,7 @@ def test_merging(tmp_path, name, is_bare):
     ("nanochat", dict(hidden_act="xielu"), 'found hidden_act "xielu", expected gelu_new'),
     ("nanochat", dict(final_logit_softcapping=0), "found final_logit_softcapping = 0, expected a number above 0"),
     ("nanochat", dict(layer_types=["sliding_attention"] * 2), 'found "sliding_attention" in layer_types, expected full_attention'),
-    ("nanochat", dict(num_key_value_heads=3), "expected a multiple of num_key_value_heads = 3"),
+    ("nanochat", dict(num_key_value_heads=3), "found num_key_value_heads = 3, expected a divisor of num_attention_heads = 4"),
 ])
 def test_what_is_refused(tmp_path, name, change, message):
     save_checkpoint(tmp_path, **CONFIGS[name])

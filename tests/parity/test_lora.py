@@ -411,7 +411,7 @@ def probe_name(name):
 IN_FLOAT32 = {"all_biases", "biased_base", "branch_bias", "dora_biased", "vera_all", "phi3_ia3", "gemma3", "gemma3_all",
               "gemma2_dora_head", "gemma2_ia3", "olmo3_all", "opt", "opt_all", "starcoder2_all", "cohere_all", "phi", "phi_vera",
               "phi_head", "phi_dora_head", "phi_saved", "stablelm", "stablelm_all", "nemotron_all", "jais2_all", "hyperclovax_all", "opt_vera", "stablelm_vera",
-              "opt_projections", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus", "lfm2", "granite_hybrid", "bamba", "falcon_h1", "nemotron_h")))}
+              "opt_projections", "xglm_all", "gpt_all", "persimmon_all", *(name for name in CASES if name.startswith(("gemma4", "qwen3_5", "qwen3_next", "apertus", "lfm2", "granite_hybrid", "bamba", "falcon_h1", "nemotron_h")))}
 
 
 # Of six draws of the documents the errors are 0.95 to 1.16 times PEFT's, 1.06 on average: more than one draw may be off by.
