@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
+from running import strata
 from test_bart import compare_bart, make_pairs, run_reference
 from test_t5 import LENGTHS, VOCABULARY, inputs_of, run_probe_raw
 from test_t5 import run_probe as run_probe_of_t5
@@ -117,6 +118,20 @@ def test_answers_without_what_is_banned(tmp_path):
     for answer, ids in zip(report["answers"], expected.tolist()):
         ids = ids[1:]
         assert answer == (ids[:ids.index(0) + 1] if 0 in ids else ids) and not {*answer} & {*banned}
+
+
+def test_buffers_are_not_counted_and_take_the_type_of_the_weights(tmp_path):
+    """As transformers loads and saves them: only parameters count, of which results hold no positions."""
+    model = AutoModelForSeq2SeqLM.from_pretrained(save(tmp_path / "model", "marian"), dtype=torch.bfloat16)
+    expected = sum(p.numel() for n, p in model.named_parameters() if "embed_positions" not in n)
+    assert "final_logits_bias" in dict(model.named_buffers()) and model.final_logits_bias.dtype == torch.bfloat16
+    model.save_pretrained(tmp_path / "narrow")
+    strata("convert", tmp_path / "narrow", tmp_path / "sharded", "--to", "safetensors", "--max_shard_size", "20KB")
+    index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_parameters"] == expected and "final_logits_bias" in index["weight_map"]
+    strata("convert", tmp_path / "model", tmp_path / "out", "--to", "safetensors", "--dtype", "bfloat16")
+    ours, theirs = (load_file(tmp_path / f / "model.safetensors")["final_logits_bias"] for f in ("out", "narrow"))
+    assert torch.equal(ours, theirs) and ours.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("name", ["mbart", "m2m_100"])

@@ -69,6 +69,19 @@ LoraOptions lora_options_of(const hf::AdapterConfig& config) {
   return options;
 }
 
+void require_applied(const hf::AdapterConfig& config, const std::string& folder) {
+  constexpr const char* kTask = "CAUSAL_LM";
+  const Method method = method_of(config.peft_type);
+  const bool is_of_tokens = method == Method::kPrompt || method == Method::kPrefix;
+  if (!is_of_tokens || config.task_type == kTask) return;
+  const bool has_task = !config.task_type.empty();
+  throw ConfigError(
+      "{}: task_type: found {} with {}, expected \"{}\", without which PEFT {}; if it is what the "
+      "adapter was trained for, write it into adapter_config.json",
+      folder, has_task ? '"' + config.task_type + '"' : "null", config.peft_type, kTask,
+      has_task ? "runs another kind of model" : "answers as if there were no adapter");
+}
+
 void describe_options(const LoraOptions& options, hf::AdapterConfig& config) {
   config.peft_type = peft_type_of(options.method);
   config.feedforward_modules = options.feedforward_modules;

@@ -149,7 +149,16 @@ std::vector<std::string> take_expected(
       rest);
 }
 
-// PEFT adds the base's weight of a targeted embedding or output layer to the file.
+// PEFT applies a bias of an adapted layer that is in the file, whatever `bias` says.
+[[noreturn]] void refuse_trained_bias(const std::string& file, const std::string& name,
+                                      const std::string& bias) {
+  throw FormatError(
+      "{}: found the trained bias \"{}\", adapter_config.json says bias {}, expected lora_only or, "
+      "where biases of other layers trained too, all; correct adapter_config.json",
+      file, name, bias);
+}
+
+// PEFT adds the base's weight and bias of a targeted embedding or output layer to the file.
 void drop_copies_of_base(const std::vector<std::string>& targeted, Shapes& shapes) {
   for (const std::string& path : targeted) {
     const std::string base = hf::kAdapterKeyPrefix + path + ".base_layer.";
@@ -160,6 +169,20 @@ void drop_copies_of_base(const std::vector<std::string>& targeted, Shapes& shape
     return found.first.find(".original_module.") != std::string::npos ||
            found.first.find(".modules_to_save.") != std::string::npos;
   });
+}
+
+std::vector<std::string> targeted_vocabulary(const std::vector<nn::Linear*>& layers,
+                                             const nn::Embedding* embedding, models::Model& model) {
+  std::vector<std::string> paths;
+  if (embedding != nullptr) paths.push_back(embedding->path());
+  for (const models::VocabularyWeight& weight : models::vocabulary_weights(model)) {
+    const auto is_targeted = [&](const nn::Linear* layer) {
+      return layer->path() + ".weight" == weight.name;
+    };
+    const auto found = std::ranges::find_if(layers, is_targeted);
+    if (found != layers.end()) paths.push_back((*found)->path());
+  }
+  return paths;
 }
 
 }  // namespace
@@ -214,6 +237,7 @@ void LoraAdapter::attach_layers(models::Model& model) {
   embedding_ = parts.targets.embedding;
   expert_parameters_ = parts.expert_parameters;
   saved_target_modules_ = target_modules_to_save(options_, parts.targets);
+  targeted_vocabulary_ = targeted_vocabulary(layers_, embedding_, model);
   freeze(model);
   if (options_.method == Method::kVera) {
     projection_ = make_projection(layers_, options_);
@@ -287,15 +311,17 @@ void LoraAdapter::check_tensors(
   }
   const std::vector<std::string> faults = take_expected(expected, shapes);
   if (!faults.empty()) refuse(file, faults);
-  std::vector<std::string> targeted;
-  for (const nn::Linear* layer : layers_) targeted.push_back(layer->path());
-  if (embedding_ != nullptr) targeted.push_back(embedding_->path());
-  drop_copies_of_base(targeted, shapes);
+  drop_copies_of_base(targeted_vocabulary_, shapes);
   if (shapes.empty()) return;
+  const std::string& first = shapes.begin()->first;
+  const bool has_setting = options_.method == Method::kLora || options_.method == Method::kVera;
+  if (has_setting && first.ends_with(".base_layer.bias")) {
+    refuse_trained_bias(file, first, options_.bias);
+  }
   throw FormatError(
       "{}: found tensor \"{}\" that adapter_config.json does not imply, expected {} "
       "tensors; use the adapter_config.json that belongs to it",
-      file, shapes.begin()->first, expected.size());
+      file, first, expected.size());
 }
 
 }  // namespace strata::adapters

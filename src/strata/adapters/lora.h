@@ -171,6 +171,7 @@ class LoraAdapter {
   std::vector<nn::Parameter*> inner_parameters_;
   std::shared_ptr<nn::VeraProjection> projection_;
   std::vector<std::string> saved_target_modules_;
+  std::vector<std::string> targeted_vocabulary_;  // paths of embedding and output layer
 };
 
 // Freezes the base, gives the matching layers a branch (fp32) and makes modules_to_save and the

@@ -302,11 +302,12 @@ class QuantizedExport {
   }
 
   void add(const SavedTensor& tensor) {
-    const bool is_buffer = hf::is_buffer(tensor.weight);
-    if (!is_buffer) num_parameters_ += tensor.size_bytes() / hf::size_of(tensor.dtype);
+    if (!hf::is_buffer(tensor.weight))
+      num_parameters_ += tensor.size_bytes() / hf::size_of(tensor.dtype);
     const auto chosen = chosen_.find(tensor.weight);
     if (chosen == chosen_.end()) {
-      const bool is_rounded = !is_buffer && at::isFloatingType(memory_type_of(tensor.dtype));
+      const bool is_rounded =
+          !hf::keeps_float32(tensor.weight) && at::isFloatingType(memory_type_of(tensor.dtype));
       add_spec({hf::name_in_folder(config_, tensor.weight),
                 is_rounded ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype,
                 tensor.shape});

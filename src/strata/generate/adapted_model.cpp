@@ -52,6 +52,7 @@ AdaptedModel::AdaptedModel(const AdaptableBase& base, const std::filesystem::pat
         "or fold it into its base with strata merge-adapter",
         adapter.string());
   }
+  adapters::require_applied(config, adapter.string());
   const adapters::LoraOptions options = adapters::lora_options_of(config);
   adapters::require_known_directions(options, adapter.string());
   notes_ = config.warnings;

@@ -148,7 +148,9 @@ std::string name_in_folder(const Json& config, const std::string& name) {
   return with_other_end(config, name, &End::in_model, &End::in_folder);
 }
 
-bool is_buffer(std::string_view name) {
+bool is_buffer(std::string_view name) { return keeps_float32(name) || name == "final_logits_bias"; }
+
+bool keeps_float32(std::string_view name) {
   return name.ends_with(".e_score_correction_bias") || name.ends_with(".expert_bias") ||
          name.ends_with(".layer_scalar");
 }

@@ -21,10 +21,13 @@ std::string name_in_model(const Json& config, const std::string& in_folder);
 // The name in the file of the model's weight `name`.
 std::string name_in_folder(const Json& config, const std::string& name);
 
-// Whether a file's tensor is a buffer of transformers' class: it never trains, is none of the
-// parameters that are counted, and stays in fp32 whatever the type of the weights
-// (_keep_in_fp32_modules_strict). In files are what corrects the choice of experts and Gemma 4's
-// factor of a layer.
+// Whether a file's tensor is a buffer of transformers' class: it never trains and is none of the
+// parameters that are counted. In files are what corrects the choice of experts, Gemma 4's factor
+// of a layer, and what BART and its relatives add to the logits.
 bool is_buffer(std::string_view name);
+
+// Whether it is one that stays in fp32 whatever the type of the weights
+// (_keep_in_fp32_modules_strict): all of these but the last.
+bool keeps_float32(std::string_view name);
 
 }  // namespace strata::hf

@@ -127,7 +127,7 @@ class Merger {
     const std::string name = hf::name_in_folder(config_, weight);
     layout.weights.push_back(weight);
     const bool is_rounded =
-        !hf::is_buffer(weight) && at::isFloatingType(memory_type_of(tensor.dtype));
+        !hf::keeps_float32(weight) && at::isFloatingType(memory_type_of(tensor.dtype));
     const hf::DType type = is_rounded ? options_.weight_type.value_or(tensor.dtype) : tensor.dtype;
     const uint64_t numel = tensor.size_bytes() / hf::size_of(tensor.dtype);
     layout.specs[name] = {name, type, tensor.shape};

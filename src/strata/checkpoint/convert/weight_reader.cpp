@@ -10,7 +10,7 @@ namespace strata::checkpoint {
 
 hf::DType WeightReader::type_of(const SavedTensor& tensor) const {
   const bool keeps_type =
-      !tensor.is_parameter() || tensor.is_of_codes || hf::is_buffer(tensor.weight);
+      !tensor.is_parameter() || tensor.is_of_codes || hf::keeps_float32(tensor.weight);
   if (!weight_type_ || keeps_type) return tensor.dtype;
   return at::isFloatingType(memory_type_of(tensor.dtype)) ? *weight_type_ : tensor.dtype;
 }

@@ -59,6 +59,7 @@ void attach_adapter(const config::RunConfig& config, const std::vector<int64_t>&
     require_adapter_folder(config.model.adapter_name_or_path);
     trainee.continued_adapter = hf::read_adapter_config(config.model.adapter_name_or_path);
     require_trainable(*trainee.continued_adapter);
+    adapters::require_applied(*trainee.continued_adapter, config.model.adapter_name_or_path);
     require_adapter_of(config, *trainee.continued_adapter);
     const adapters::LoraOptions options = adapters::lora_options_of(*trainee.continued_adapter);
     if (config::recipe_of(config).judges_documents()) require_whole_head(options, *trainee.model);
