@@ -37,6 +37,7 @@ KINDS = {
     "m2m_100": ("m2m_100", {}),
     "pegasus": ("pegasus", {}),
     "marian": ("marian", {}),
+    "smoothed": ("bart", dict(label_smoothing_factor=0.2)),
     "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),
 }
 # Sizes that no world size divides, dropout, units of every kind.
@@ -109,6 +110,7 @@ def unsharded(place, tmp_path_factory):
     ("bart", 2, dict(gradient_checkpointing=True)),
     ("bart", 3, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
     ("bart_lora", 2, dict(activation_checkpointing="attention", fsdp_transformer_layer_cls_to_wrap="BartEncoderLayer,BartDecoderLayer")),
+    ("smoothed", 2, dict(gradient_accumulation_steps=1)),
     ("mbart_lora", 2, dict(activation_checkpointing="attention")),
     ("m2m_100", 2, dict(gradient_checkpointing=True)),
     ("pegasus", 2, {}),

@@ -497,3 +497,55 @@ def test_translation_columns(place, tmp_path):
                  "train_file": files["train"], "validation_file": files["validation"],
                  "source_lang": "en", "target_lang": "de"})
     assert found.history == expected
+
+
+def save_uneven_pairs(folder):
+    """Targets of one to three words: the mean over a batch's tokens is no mean over its rows. Whole batches: Seq2SeqTrainer counts
+    the last one as such."""
+    from tiny_t5 import make_pairs
+    folder.mkdir()
+    for split, count, seed in (("train", 48, 0), ("validation", 12, 1)):
+        rows = [dict(row, label=" ".join([row["label"]] * (1 + i % 3))) for i, row in enumerate(make_pairs(count, seed))]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+# Model, PEFT's adapter or none, whether evaluations write answers (Seq2SeqTrainer takes the loss elsewhere then).
+SMOOTHED = {"t5": ("plain", None, True), "bart_loss_alone": ("bart", None, False), "own_head_lora": ("v1_1", ["q", "v"], True)}
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+def test_label_smoothing(place, tmp_path, name):
+    """Seq2SeqTrainer, whose smoother counts the tokens of all micro-batches of a step."""
+    from datasets import Dataset
+    from peft import LoraConfig, get_peft_model
+    from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    kind, targets, answers = SMOOTHED[name]
+    save_uneven_pairs(tmp_path / "data")
+    tokenizer = AutoTokenizer.from_pretrained(place / kind)
+    model = AutoModelForSeq2SeqLM.from_pretrained(place / kind)
+    more = {}
+    if targets:
+        torch.manual_seed(4)
+        model = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=targets, **LORA))
+        model.save_pretrained(tmp_path / "start")
+        more = dict(adapter_name_or_path=tmp_path / "start")
+    shared = dict(max_steps=STEPS // 2, gradient_accumulation_steps=2, label_smoothing_factor=0.3)
+    found = run(flags(tmp_path, kind, tmp_path / "out", model_name_or_path=place / kind, max_target_length=6, eval_steps=STEPS // 2,
+                      **shared, **more, predict_with_generate=answers))
+    sets = {split: Dataset.from_list([{**tokenizer("judge: " + row["sentence"], max_length=12, truncation=True),
+                                       "labels": tokenizer(row["label"], max_length=6, truncation=True).input_ids}
+                                      for row in rows_of(tmp_path, split)]) for split in ("train", "validation")}
+    arguments = Seq2SeqTrainingArguments(
+        tmp_path / "theirs", **shared, learning_rate=RATE, weight_decay=0.02, adam_epsilon=EPSILON, max_grad_norm=1.0, logging_steps=1,
+        per_device_train_batch_size=BATCH, per_device_eval_batch_size=3, train_sampling_strategy="sequential", save_strategy="no",
+        predict_with_generate=answers, generation_max_length=6, use_cpu=True, report_to="none", disable_tqdm=True)
+    trainer = Seq2SeqTrainer(model, arguments, DataCollatorForSeq2Seq(tokenizer, model), sets["train"], sets["validation"], tokenizer)
+    trainer.train()
+    expected = [row for row in trainer.state.log_history if "loss" in row]
+    assert found.losses == pytest.approx([row["loss"] for row in expected], abs=1e-4)
+    assert [row["grad_norm"] for row in found.history if "grad_norm" in row] == pytest.approx([row["grad_norm"] for row in expected], rel=1e-3)
+    [evaluated] = [row["eval_loss"] for row in found.history if "eval_loss" in row]
+    assert evaluated == pytest.approx(trainer.evaluate()["eval_loss"], abs=1e-4)
+    trainer.label_smoother.epsilon = 0
+    assert abs(evaluated - trainer.evaluate()["eval_loss"]) > 0.01, "smoothing changed nothing"
