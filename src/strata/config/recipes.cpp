@@ -36,7 +36,7 @@ RecipeRow seq2seq() {
           .settings = {"text_column", "summary_column", "source_lang", "target_lang", "lang",
                        "forced_bos_token", "source_prefix", "max_source_length",
                        "max_target_length", "label_smoothing_factor", "predict_with_generate",
-                       "generation_max_length"},
+                       "generation_max_length", "generation_num_beams"},
           .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
 }
 
