@@ -164,9 +164,10 @@ def test_measured_is_the_planned_of_whole_texts(model, tmp_path, row):
     assert found.grown == 0, found
 
 
-@pytest.mark.parametrize("family, source, answer", [("t5", 200, 16), ("t5", 16, 100), ("bart", 200, 16)], ids=["sources", "long", "bart"])
-def test_measured_is_the_planned_of_answers(tmp_path, family, source, answer):
-    """Every layer of the decoder keeps keys and values of all sources, and of the answers to their last token."""
+@pytest.mark.parametrize("family, source, answer, beams", [("t5", 200, 16, 1), ("t5", 16, 100, 1), ("bart", 200, 16, 1), ("bart", 200, 40, 4)],
+                         ids=["sources", "long", "bart", "beams"])
+def test_measured_is_the_planned_of_answers(tmp_path, family, source, answer, beams):
+    """Every layer of the decoder keeps keys and values of all sources, and of the answers and their beams to their last token."""
     if family == "t5":
         model = tiny_t5.save_t5(tmp_path / "t5", d_model=128, d_kv=32, num_heads=8, d_ff=256, num_layers=1, num_decoder_layers=6, scale=0.05)
     else:
@@ -178,7 +179,7 @@ def test_measured_is_the_planned_of_answers(tmp_path, family, source, answer):
         tiny_llama.write_rows(tmp_path / f"data/{split}.jsonl", rows)
     flags = {"model_name_or_path": model, "dataset_name": tmp_path / "data", "output_dir": tmp_path / "out", "bf16": False,
              "text_column": "sentence", "summary_column": "label", "max_source_length": source, "max_target_length": 4,
-             "predict_with_generate": True, "generation_max_length": answer, "per_device_train_batch_size": 1,
+             "predict_with_generate": True, "generation_max_length": answer, "generation_num_beams": beams, "per_device_train_batch_size": 1,
              "per_device_eval_batch_size": 32, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 2, "save_strategy": "no",
              "disable_tqdm": True, "wall_clock_breakdown": True}
     run = run_program(flags, recipe="seq2seq")

@@ -166,9 +166,9 @@ def test_rehearsal_writes_the_longest_answers(tmp_path):
     flags = {"model_name_or_path": model, "dataset_name": data, "bf16": False, "max_source_length": 14, "max_target_length": 4,
              "per_device_train_batch_size": 2, "per_device_eval_batch_size": 4, "max_steps": 2, "logging_steps": 1,
              "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", "disable_tqdm": True, "predict_with_generate": True,
-             "generation_max_length": 9}
+             "generation_max_length": 9, "generation_num_beams": 3}
     plain, rehearsed = (run_strata(dict(flags, output_dir=tmp_path / str(rehearse), rehearse=rehearse), 2, recipe="seq2seq")
                         for rehearse in (False, True))
-    assert re.search(r"evaluation batch of \d+ tokens with answers of 8 ", said(rehearsed)[0]), rehearsed.text
+    assert re.search(r"evaluation batch of \d+ tokens with answers of 8 by 3 beams ", said(rehearsed)[0]), rehearsed.text
     assert rehearsed.history == plain.history
     assert any("eval_accuracy" in entry for entry in rehearsed.history)

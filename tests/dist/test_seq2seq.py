@@ -37,6 +37,8 @@ KINDS = {
     "m2m_100": ("m2m_100", {}),
     "pegasus": ("pegasus", {}),
     "marian": ("marian", {}),
+    "beams": ("marian", dict(generation_num_beams=3)),
+    "smoothed": ("bart", dict(label_smoothing_factor=0.2)),
     "saved_head": ("tied", dict(use_peft=True, lora_modules_to_save=["lm_head"])),
 }
 # Sizes that no world size divides, dropout, units of every kind.
@@ -109,6 +111,8 @@ def unsharded(place, tmp_path_factory):
     ("bart", 2, dict(gradient_checkpointing=True)),
     ("bart", 3, dict(sharding_strategy="SHARD_GRAD_OP", activation_checkpointing="selective")),
     ("bart_lora", 2, dict(activation_checkpointing="attention", fsdp_transformer_layer_cls_to_wrap="BartEncoderLayer,BartDecoderLayer")),
+    ("beams", 2, dict(gradient_checkpointing=True)),
+    ("smoothed", 2, dict(gradient_accumulation_steps=1)),
     ("mbart_lora", 2, dict(activation_checkpointing="attention")),
     ("m2m_100", 2, dict(gradient_checkpointing=True)),
     ("pegasus", 2, {}),
@@ -186,7 +190,7 @@ def test_what_ends_an_answer_is_read_once(place, tmp_path):
 @pytest.mark.parametrize("change,message", [
     (dict(packing=True), "--packing: found with the recipe seq2seq, expected a setting of it"),
     (dict(max_length=64), "--max_length: found with the recipe seq2seq"),
-    (dict(num_beams=4), "--num_beams: found \"4\", expected none"),
+    (dict(num_beams=0), "--num_beams: found \"0\", expected"),
     (dict(ignore_pad_token_for_loss=False), "--ignore_pad_token_for_loss: found \"false\""),
     (dict(source_lang="en"), "--source_lang: found without target_lang"),
     (dict(train_file="x.json"), "--train_file: found with --dataset_name"),

@@ -127,13 +127,13 @@ def test_answers_end_as_the_models_file_says(place, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(place / "plain")
     file = tmp_path / "plain" / "generation_config.json"
     [end] = tokenizer("neutral", add_special_tokens=False).input_ids
-    asked = dict(eos_token_id=[1, end], no_repeat_ngram_size=4, repetition_penalty=1.5, do_sample=True)
+    asked = dict(eos_token_id=[1, end], encoder_no_repeat_ngram_size=4, repetition_penalty=1.5, do_sample=True)
     file.write_text(json.dumps({**json.loads(file.read_text()), **asked}))
     found = run(flags(tmp_path, "plain", tmp_path / "out", max_steps=40, eval_steps=40, learning_rate=2e-2))
-    for words in ("no_repeat_ngram_size 4 is not applied here", "repetition_penalty 1.5 is not applied here", "do_sample true is not"):
+    for words in ("encoder_no_repeat_ngram_size 4 is not applied here", "repetition_penalty 1.5 is not applied here", "do_sample true is not"):
         assert found.text.count(words) == 1
     result = T5ForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
-    result.generation_config.update(repetition_penalty=1.0, no_repeat_ngram_size=0, do_sample=False)
+    result.generation_config.update(repetition_penalty=1.0, encoder_no_repeat_ngram_size=0, do_sample=False)
     expected = accuracy(tmp_path, result, tokenizer)
     assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(expected)]
     result.generation_config.eos_token_id = 1
@@ -178,12 +178,50 @@ def test_answers_start_with_the_tokenizers_bos(place, tmp_path):
     assert accuracies[other] != accuracies[tokenizer.bos_token_id]
 
 
-def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
-    """Seq2SeqTrainer's evaluation of the result: max_new_tokens of generation_config.json goes before generation_max_length,
-    which would leave no answer whole."""
+def evaluating_trainer(folder, result, max_target_length, **more):
+    """The model of `result` and a Seq2SeqTrainer that says how many of its answers are the targets of `folder`."""
     from datasets import Dataset
     from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
+    tokenizer = AutoTokenizer.from_pretrained(result)
+    rows = rows_of(folder, "validation")
+
+    def exact(predicted):
+        texts = tokenizer.batch_decode(predicted.predictions, skip_special_tokens=True)
+        return {"accuracy": sum(text.strip() == row["label"] for text, row in zip(texts, rows)) / len(rows)}
+
+    model = AutoModelForSeq2SeqLM.from_pretrained(result)
+    arguments = Seq2SeqTrainingArguments(folder / "theirs", predict_with_generate=True, per_device_eval_batch_size=3, use_cpu=True,
+                                         report_to="none", disable_tqdm=True, **more)
+    dataset = Dataset.from_list([{**tokenizer("judge: " + row["sentence"], max_length=12, truncation=True),
+                                  "labels": tokenizer(row["label"], max_length=max_target_length, truncation=True).input_ids} for row in rows])
+    return model, Seq2SeqTrainer(model, arguments, DataCollatorForSeq2Seq(tokenizer, model), eval_dataset=dataset,
+                                 processing_class=tokenizer, compute_metrics=exact)
+
+
+@pytest.mark.parametrize("kind,steps", [("plain", 20), ("bart", 10)])
+def test_answers_are_searched_as_the_models_file_says(place, tmp_path, kind, steps):
+    """Seq2SeqTrainer's evaluations of the result, by the beams of generation_config.json, and without them where the setting
+    says so."""
+    shutil.copytree(place / kind, tmp_path / kind)
+    file = tmp_path / kind / "generation_config.json"
+    asked = dict(num_beams=4, length_penalty=2.0, early_stopping=True, no_repeat_ngram_size=3, min_length=3)
+    file.write_text(json.dumps({**json.loads(file.read_text()), **asked}))
+    save_uneven_pairs(tmp_path / "data")
+    accuracies = {}
+    for beams in (None, 1):
+        more = {} if beams is None else {"num_beams": beams}
+        found = run(flags(tmp_path, kind, tmp_path / f"out{beams}", max_steps=steps, eval_steps=steps, max_target_length=6, **more))
+        [accuracies[beams]] = [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row]
+        _, trainer = evaluating_trainer(tmp_path, found.folder, max_target_length=6, generation_max_length=6, generation_num_beams=beams)
+        assert accuracies[beams] == pytest.approx(trainer.evaluate()["eval_accuracy"])
+        assert "not applied" not in found.text
+    assert accuracies[None] != accuracies[1]
+
+
+def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
+    """Seq2SeqTrainer's evaluation of the result: max_new_tokens of generation_config.json goes before generation_max_length,
+    which would leave no answer whole."""
     shutil.copytree(place / "plain", tmp_path / "plain")
     file = tmp_path / "plain" / "generation_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "max_new_tokens": 3}))
@@ -191,20 +229,7 @@ def test_answers_are_as_long_as_the_models_file_says(place, tmp_path):
     found = run(flags(tmp_path, "plain", tmp_path / "out", max_steps=40, eval_steps=40, learning_rate=2e-2,
                       generation_max_length=2))
     assert found.text.count("max_new_tokens 3 goes before generation_max_length, as in transformers") == 1
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    rows = rows_of(tmp_path, "validation")
-
-    def exact(predicted):
-        texts = tokenizer.batch_decode(predicted.predictions, skip_special_tokens=True)
-        return {"accuracy": sum(text.strip() == row["label"] for text, row in zip(texts, rows)) / len(rows)}
-
-    model = T5ForConditionalGeneration.from_pretrained(tmp_path / "out")
-    arguments = Seq2SeqTrainingArguments(tmp_path / "theirs", predict_with_generate=True, generation_max_length=2,
-                                         per_device_eval_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True)
-    dataset = Dataset.from_list([{**tokenizer("judge: " + row["sentence"], max_length=12, truncation=True),
-                                  "labels": tokenizer(row["label"], max_length=4, truncation=True).input_ids} for row in rows])
-    trainer = Seq2SeqTrainer(model, arguments, DataCollatorForSeq2Seq(tokenizer, model), eval_dataset=dataset,
-                             processing_class=tokenizer, compute_metrics=exact)
+    model, trainer = evaluating_trainer(tmp_path, tmp_path / "out", max_target_length=4, generation_max_length=2)
     expected = trainer.evaluate()["eval_accuracy"]
     assert [row["eval_accuracy"] for row in found.history if "eval_accuracy" in row] == [pytest.approx(expected)]
     model.generation_config.max_new_tokens = None
@@ -497,3 +522,55 @@ def test_translation_columns(place, tmp_path):
                  "train_file": files["train"], "validation_file": files["validation"],
                  "source_lang": "en", "target_lang": "de"})
     assert found.history == expected
+
+
+def save_uneven_pairs(folder):
+    """Targets of one to three words: the mean over a batch's tokens is no mean over its rows. Whole batches: Seq2SeqTrainer counts
+    the last one as such."""
+    from tiny_t5 import make_pairs
+    folder.mkdir()
+    for split, count, seed in (("train", 48, 0), ("validation", 12, 1)):
+        rows = [dict(row, label=" ".join([row["label"]] * (1 + i % 3))) for i, row in enumerate(make_pairs(count, seed))]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+# Model, PEFT's adapter or none, whether evaluations write answers (Seq2SeqTrainer takes the loss elsewhere then).
+SMOOTHED = {"t5": ("plain", None, True), "bart_loss_alone": ("bart", None, False), "own_head_lora": ("v1_1", ["q", "v"], True)}
+
+
+@pytest.mark.parametrize("name", SMOOTHED)
+def test_label_smoothing(place, tmp_path, name):
+    """Seq2SeqTrainer, whose smoother counts the tokens of all micro-batches of a step."""
+    from datasets import Dataset
+    from peft import LoraConfig, get_peft_model
+    from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    kind, targets, answers = SMOOTHED[name]
+    save_uneven_pairs(tmp_path / "data")
+    tokenizer = AutoTokenizer.from_pretrained(place / kind)
+    model = AutoModelForSeq2SeqLM.from_pretrained(place / kind)
+    more = {}
+    if targets:
+        torch.manual_seed(4)
+        model = get_peft_model(model, LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=targets, **LORA))
+        model.save_pretrained(tmp_path / "start")
+        more = dict(adapter_name_or_path=tmp_path / "start")
+    shared = dict(max_steps=STEPS // 2, gradient_accumulation_steps=2, label_smoothing_factor=0.3)
+    found = run(flags(tmp_path, kind, tmp_path / "out", model_name_or_path=place / kind, max_target_length=6, eval_steps=STEPS // 2,
+                      **shared, **more, predict_with_generate=answers))
+    sets = {split: Dataset.from_list([{**tokenizer("judge: " + row["sentence"], max_length=12, truncation=True),
+                                       "labels": tokenizer(row["label"], max_length=6, truncation=True).input_ids}
+                                      for row in rows_of(tmp_path, split)]) for split in ("train", "validation")}
+    arguments = Seq2SeqTrainingArguments(
+        tmp_path / "theirs", **shared, learning_rate=RATE, weight_decay=0.02, adam_epsilon=EPSILON, max_grad_norm=1.0, logging_steps=1,
+        per_device_train_batch_size=BATCH, per_device_eval_batch_size=3, train_sampling_strategy="sequential", save_strategy="no",
+        predict_with_generate=answers, generation_max_length=6, use_cpu=True, report_to="none", disable_tqdm=True)
+    trainer = Seq2SeqTrainer(model, arguments, DataCollatorForSeq2Seq(tokenizer, model), sets["train"], sets["validation"], tokenizer)
+    trainer.train()
+    expected = [row for row in trainer.state.log_history if "loss" in row]
+    assert found.losses == pytest.approx([row["loss"] for row in expected], abs=1e-4)
+    assert [row["grad_norm"] for row in found.history if "grad_norm" in row] == pytest.approx([row["grad_norm"] for row in expected], rel=1e-3)
+    [evaluated] = [row["eval_loss"] for row in found.history if "eval_loss" in row]
+    assert evaluated == pytest.approx(trainer.evaluate()["eval_loss"], abs=1e-4)
+    trainer.label_smoother.epsilon = 0
+    assert abs(evaluated - trainer.evaluate()["eval_loss"]) > 0.01, "smoothing changed nothing"

@@ -1,10 +1,12 @@
 // Runs one forward and backward of an encoder-decoder model on one rank, built and scheduled as a
-// run's, and writes logits, loss, gradients and greedy answers. Oracle tool of tests/parity. Usage:
+// run's, and writes logits, loss, gradients and answers. Oracle tool of tests/parity. Usage:
 // seq2seq_probe REQUEST.json OUTPUT.safetensors; prints one JSON object.
 //
 // Request: {"model": folder, "adapter": folder | absent, "pairs": [{"source": ids, "target": ids}],
 // "checkpointing": "none" | "selective" | "attention" | "full", "training": bool, "max_new_tokens":
-// n, "start": id, "eos": id, "forced_bos": id, "forced_eos": id, "banned": ids}.
+// n, "start": id, "eos": id or ids, "forced_bos": id, "forced_eos": id, "banned": ids, "num_beams":
+// n, "length_penalty": number, "early_stopping": bool | "never", "no_repeat_ngram_size": n,
+// "min_new_tokens": n, "searches": [what answers are to be once more, of these]}.
 #include <cstdio>
 #include <exception>
 
@@ -15,8 +17,8 @@
 #include "strata/comm/single_group.h"
 #include "strata/data/collate.h"
 #include "strata/hf/formats/safetensors.h"
-#include "strata/train/loop/answers.h"
 #include "strata/train/loop/batch_tensors.h"
+#include "strata/train/loop/decode_answers.h"
 #include "strata/train/setup/assemble.h"
 
 namespace strata {
@@ -114,6 +116,27 @@ void add_gradients(shard::UnitStore& store, Writer& writer) {
   }
 }
 
+train::AnswerOptions answer_options(const Json& request, int64_t start) {
+  using generate::EarlyStopping;
+  Json ends = request.value("eos", Json(1));
+  if (!ends.is_array()) ends = Json::array({ends});
+  const Json stops = request.value("early_stopping", Json(false));
+  train::AnswerOptions options{.max_new_tokens = request.value("max_new_tokens", int64_t{8}),
+                               .start = request.value("start", start),
+                               .eos_ids = ends.get<std::vector<int32_t>>(),
+                               .forced_first = request.value("forced_bos", int64_t{-1}),
+                               .forced_last = request.value("forced_eos", int64_t{-1}),
+                               .banned_ids = request.value("banned", std::vector<int32_t>{})};
+  options.beams = {.count = request.value("num_beams", int64_t{1}),
+                   .length_penalty = request.value("length_penalty", 1.0),
+                   .early_stopping = stops == Json("never") ? EarlyStopping::kNever
+                                     : stops == Json(true)  ? EarlyStopping::kWhenFull
+                                                            : EarlyStopping::kLikely};
+  options.no_repeat_ngram_size = request.value("no_repeat_ngram_size", int64_t{0});
+  options.min_new_tokens = request.value("min_new_tokens", int64_t{0});
+  return options;
+}
+
 void run_probe(const Json& request, const std::string& output) {
   comm::Mesh mesh{comm::make_single_group(), comm::make_single_group(), comm::make_single_group()};
   const config::RunConfig config = settings_of(request);
@@ -138,16 +161,16 @@ void run_probe(const Json& request, const std::string& output) {
   Json order = Json::array();
   for (const nn::Parameter* p : trainee->model->parameters()) order.push_back(p->name());
   report["parameters"] = order;
-  const auto answers =
-      train::greedy_answers(batch,
-                            {.max_new_tokens = request.value("max_new_tokens", int64_t{8}),
-                             .start = request.value("start", start),
-                             .eos_ids = {request.value("eos", 1)},
-                             .forced_first = request.value("forced_bos", int64_t{-1}),
-                             .forced_last = request.value("forced_eos", int64_t{-1}),
-                             .banned_ids = request.value("banned", std::vector<int32_t>{})},
-                            *trainee);
-  report["answers"] = answers.value();
+  const auto answer = [&](const Json& settings) {
+    return train::decode_answers(batch, answer_options(settings, start), *trainee).value();
+  };
+  report["answers"] = answer(request);
+  report["searched"] = Json::array();
+  for (const Json& search : request.value("searches", Json::array())) {
+    Json settings = request;
+    settings.update(search);
+    report["searched"].push_back(answer(settings));
+  }
   std::printf("%s\n", dump_python(report, /*indent=*/-1).c_str());
 }
 

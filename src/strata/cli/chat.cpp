@@ -224,7 +224,7 @@ class Chat {
     if (tokenizer_->eos_id()) options_.eos_ids.push_back(*tokenizer_->eos_id());
     options_.is_asked_to_stop = [] { return interrupted.load(); };
     for (const std::string& text : model_.notes()) note(text);
-    for (const auto& notes : {file_.notes, file_.forced_notes}) {
+    for (const auto& notes : {file_.notes, file_.decoder_notes}) {
       for (const std::string& text : notes) note(text);
     }
     if (file_.do_sample.value_or(false) && !chat.do_sample) {

@@ -35,7 +35,8 @@ RecipeRow seq2seq() {
           .script_parts = {"seq2seq", "run_translation", "run_summarization"},
           .settings = {"text_column", "summary_column", "source_lang", "target_lang", "lang",
                        "forced_bos_token", "source_prefix", "max_source_length",
-                       "max_target_length", "predict_with_generate", "generation_max_length"},
+                       "max_target_length", "label_smoothing_factor", "predict_with_generate",
+                       "generation_max_length", "generation_num_beams"},
           .figures = {"mean_token_accuracy", "entropy", "aux_loss"}};
 }
 

@@ -204,6 +204,7 @@ struct TrainConfig {
   double eval_delay = 0;                         // steps or epochs, as eval_strategy counts
   bool predict_with_generate = false;            // seq2seq: evaluations write answers too
   std::optional<int64_t> generation_max_length;  // of an answer; default: max_target_length
+  std::optional<int64_t> generation_num_beams;   // of an answer; default: the model's files'
   Interval save_strategy = Interval::kSteps;
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;

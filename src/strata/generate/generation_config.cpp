@@ -20,13 +20,9 @@ struct Unapplied {
 };
 
 const std::vector<Unapplied>& unapplied_keys() {
-  static const std::vector<Unapplied> kKeys = {{"num_beams", {1}},
-                                               {"num_beam_groups", {1}},
-                                               {"no_repeat_ngram_size", {0}},
+  static const std::vector<Unapplied> kKeys = {{"num_beam_groups", {1}},
                                                {"encoder_no_repeat_ngram_size", {0}},
                                                {"encoder_repetition_penalty", {1}},
-                                               {"min_length", {0}},
-                                               {"min_new_tokens", {0}},
                                                {"sequence_bias", {Json::object(), Json::array()}},
                                                {"suppress_tokens", {Json::array()}},
                                                {"begin_suppress_tokens", {Json::array()}},
@@ -41,6 +37,14 @@ const std::vector<Unapplied>& unapplied_keys() {
                                                {"penalty_alpha", {0}},
                                                {"watermarking_config", {}},
                                                {"stop_strings", {Json::array()}}};
+  return kKeys;
+}
+
+// The same of those that answers of models of encoder and decoder follow.
+const std::vector<Unapplied>& decoder_keys() {
+  static const std::vector<Unapplied> kKeys = {
+      {"num_beams", {1}},      {"no_repeat_ngram_size", {0}}, {"min_length", {0}},
+      {"min_new_tokens", {0}}, {"forced_bos_token_id", {}},   {"forced_eos_token_id", {}}};
   return kKeys;
 }
 
@@ -59,6 +63,23 @@ class Reader {
     if constexpr (std::is_same_v<T, int64_t>) fits = value->is_number_integer();
     if (!fits) refuse(key, *value, expected);
     return value->get<T>();
+  }
+
+  int64_t read_count(const char* key, int64_t least, int64_t absent) const {
+    constexpr int64_t kMost = 1 << 16;
+    const auto value = read<int64_t>(key, "an integer");
+    if (value && (*value < least || *value > kMost)) {
+      refuse(key, *value, fmt::format("a number from {} to {}", least, kMost).c_str());
+    }
+    return value.value_or(absent);
+  }
+
+  EarlyStopping read_early_stopping(const char* key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return EarlyStopping::kLikely;
+    if (*value == Json("never")) return EarlyStopping::kNever;
+    if (!value->is_boolean()) refuse(key, *value, "true, false or \"never\"");
+    return value->get<bool>() ? EarlyStopping::kWhenFull : EarlyStopping::kLikely;
   }
 
   std::vector<int32_t> read_ids(const char* key) const {
@@ -114,6 +135,19 @@ class Reader {
   std::string subject_;
 };
 
+void read_decoder_settings(const Reader& reader, GenerationConfig& result) {
+  result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
+  result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
+  result.banned_ids = reader.read_banned_ids("bad_words_ids");
+  result.beams.count = reader.read_count("num_beams", 1, 1);
+  result.beams.length_penalty = reader.read<double>("length_penalty", "a number").value_or(1);
+  result.beams.early_stopping = reader.read_early_stopping("early_stopping");
+  result.no_repeat_ngram_size = reader.read_count("no_repeat_ngram_size", 0, 0);
+  // The start token is part of a length; the other setting goes before it.
+  const int64_t by_length = std::max<int64_t>(reader.read_count("min_length", 0, 0) - 1, 0);
+  result.min_new_tokens = reader.read_count("min_new_tokens", 0, by_length);
+}
+
 }  // namespace
 
 GenerationConfig read_generation_config(const fs::path& folder) {
@@ -133,19 +167,16 @@ GenerationConfig read_generation_config(const fs::path& folder) {
   result.min_p = reader.read<double>("min_p", "a number");
   result.repetition_penalty = reader.read<double>("repetition_penalty", "a number");
   result.eos_ids = reader.read_ids("eos_token_id");
-  result.forced_bos_ids = reader.read_ids("forced_bos_token_id");
-  result.forced_eos_ids = reader.read_ids("forced_eos_token_id");
   // Also where config.json alone is there to ask, whose defaults are nobody's then, as in the
   // reference.
   result.decoder_start_id = reader.read<int64_t>("decoder_start_token_id", "an integer");
   const auto bos = reader.read_ids("bos_token_id");
   if (!bos.empty()) result.bos_id = bos.front();
-  result.banned_ids = reader.read_banned_ids("bad_words_ids");
+  read_decoder_settings(reader, result);
   reader.note_unapplied(unapplied_keys(), result.notes);
   reader.note_unapplied({{"bad_words_ids", {Json::array()}}},
-                        result.banned_ids.empty() ? result.notes : result.forced_notes);
-  reader.note_unapplied({{"forced_bos_token_id", {}}, {"forced_eos_token_id", {}}},
-                        result.forced_notes);
+                        result.banned_ids.empty() ? result.notes : result.decoder_notes);
+  reader.note_unapplied(decoder_keys(), result.decoder_notes);
   return result;
 }
 

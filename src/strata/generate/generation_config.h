@@ -10,6 +10,16 @@
 
 namespace strata::generate {
 
+// When the beams of an answer are searched no longer, once there are as many answers as beams: when
+// a better one is unlikely by the length so far; at once; when there cannot be one.
+enum class EarlyStopping { kLikely, kWhenFull, kNever };
+
+struct BeamSettings {
+  int64_t count = 1;          // 1: the likeliest token, one after the other
+  double length_penalty = 1;  // an answer's score is divided by its length to the power of this
+  EarlyStopping early_stopping = EarlyStopping::kLikely;
+};
+
 struct GenerationConfig {
   std::string source;  // name of the file
   std::optional<bool> do_sample;
@@ -23,14 +33,17 @@ struct GenerationConfig {
   // What answers of models with an encoder follow; the reference takes bos_id in the first one's
   // place. Training starts from that of config.json.
   std::optional<int64_t> decoder_start_id, bos_id;
-  // The first token of an answer, and the last one that it may have: for answers of models of
-  // encoder and decoder.
+  // The rest is for answers of models of encoder and decoder. The first token of an answer, and the
+  // last one that it may have.
   std::vector<int32_t> forced_bos_ids, forced_eos_ids;
-  std::vector<int32_t> banned_ids;  // tokens that no such answer has (bad_words_ids of one token)
+  std::vector<int32_t> banned_ids;  // tokens that no answer has (bad_words_ids of one token)
+  BeamSettings beams;
+  int64_t no_repeat_ngram_size = 0;  // no so many tokens occur twice in one; 0: any may
+  int64_t min_new_tokens = 0;        // before them none ends
   // Settings of the file that change the reference's answers and are not applied here, a sentence
   // each.
   std::vector<std::string> notes;
-  std::vector<std::string> forced_notes;  // the same of forced and banned tokens
+  std::vector<std::string> decoder_notes;  // the same of what is for such answers alone
 };
 
 // FormatError for a value of the wrong type.

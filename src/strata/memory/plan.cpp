@@ -9,6 +9,7 @@
 #include "strata/comm/mesh.h"
 #include "strata/nn/attention/decoder_cache.h"
 #include "strata/nn/attention/sequence_parallel.h"
+#include "strata/nn/beam_candidates.h"
 #include "strata/nn/experts/expert_balance.h"
 #include "strata/optim/adamw.h"
 #include "strata/shard/segments.h"
@@ -59,10 +60,10 @@ nn::Batch imagined_batch(const Rows& rows) {
   return batch;
 }
 
-// One token of each document's answer, as train/loop/answers.cpp makes it.
-nn::Batch imagined_answers(std::shared_ptr<const nn::Batch> source) {
+// One token of each answer, as train/loop/decode_answers.cpp makes it.
+nn::Batch imagined_answers(std::shared_ptr<const nn::Batch> source, int64_t beams) {
   nn::Batch batch;
-  batch.offsets.resize(source->offsets.size());
+  batch.offsets.resize((source->offsets.size() - 1) * static_cast<size_t>(beams) + 1);
   std::iota(batch.offsets.begin(), batch.offsets.end(), int64_t{0});
   batch.ids = at::empty({batch.offsets.back()}, source->ids.options());
   batch.positions = batch.token_keys = at::empty_like(batch.ids);
@@ -206,20 +207,36 @@ class Walk {
         std::make_shared<const nn::Batch>(imagined_batch({.documents = options_.answered_sources}));
     models::Model& model = store_.model();
     nn::DecoderCache cache(static_cast<int64_t>(model.blocks().size()) - model.decoder_begin() - 2);
-    at::Tensor logits;
-    nn::ForwardContext context;
-    context.generation.decoder_cache = &cache;
-    context.head.next_logits = &logits;
-    executor_.evaluate(imagined_answers(source), context);
-    ++cache.length;
+    const auto step = [&] {
+      const nn::Batch next = imagined_answers(source, options_.answer_beams);
+      at::Tensor logits;
+      nn::ForwardContext context;
+      context.generation.decoder_cache = &cache;
+      context.head.next_logits = &logits;
+      if (cache.length == 0) {
+        executor_.evaluate(next, context);
+      } else {
+        executor_.decode(next, context);
+      }
+      ++cache.length;
+      if (options_.answer_beams > 1) cache.parents = chosen_beams(logits);
+    };
+    step();
     const int64_t last = options_.answer_tokens - 1;
     const int64_t walked = std::min(last, kMostWalked);
     for (int64_t i = 1; i <= walked; ++i) {
       const int64_t earlier = last * i / walked;
       if (earlier > cache.length) lengthen(cache, earlier);
-      executor_.decode(imagined_answers(source), context);
-      ++cache.length;
+      step();
     }
+  }
+
+  // From the logits of the answers' beams to those that go on.
+  at::Tensor chosen_beams(at::Tensor& logits) const {
+    const int64_t beams = options_.answer_beams, rows = logits.size(0);
+    const at::Tensor scores = at::empty({rows / beams, beams}, logits.options());
+    nn::beam_candidates(logits, scores, std::min(2 * beams, beams * logits.size(1)), {});
+    return at::empty({rows}, scores.options().dtype(at::kLong));
   }
 
   // As train/recipes/reference_table.h does: what it leaves, such as angles, lies amid the room of

@@ -32,6 +32,7 @@ struct WalkOptions {
   // Sources of the documents that an evaluation answers; the most tokens of an answer, 0: none.
   std::vector<int64_t> answered_sources{};
   int64_t answer_tokens = 0;
+  int64_t answer_beams = 1;       // of the search for an answer
   bool balances_experts = false;  // the step asks a nn::ExpertBalance
   // The walk ends after the first phase in which more than this is in use.
   int64_t most_bytes = std::numeric_limits<int64_t>::max();

@@ -35,12 +35,23 @@ void read_decoder_cache(std::vector<at::Tensor>& qkv, nn::BiasedAttentionShape& 
   if (context.generation.decoder_cache == nullptr) return;
   nn::DecoderCache& cache = *context.generation.decoder_cache;
   auto& layer = cache.layers.at(static_cast<size_t>(index));
+  if (cache.parents.defined() && layer.keys.defined()) {
+    layer.keys = layer.keys.index_select(0, cache.parents);
+    layer.values = layer.values.index_select(0, cache.parents);
+  }
   layer.keys = extended(layer.keys, qkv[1], shape.num_heads);
   layer.values = extended(layer.values, qkv[2], shape.num_heads);
   qkv[1] = layer.keys.view({-1, shape.num_heads * shape.head_dim});
   qkv[2] = layer.values.view({-1, shape.num_heads * shape.head_dim});
   shape.key_lead = cache.length;
   for (int64_t& offset : shape.key_offsets) offset *= cache.length + 1;
+}
+
+std::vector<int64_t> offsets_by_source(const nn::Batch& batch) {
+  const size_t documents = batch.offsets.size() - 1, sources = batch.source->offsets.size() - 1;
+  std::vector<int64_t> offsets;
+  for (size_t d = 0; d <= documents; d += documents / sources) offsets.push_back(batch.offsets[d]);
+  return offsets;
 }
 
 std::vector<at::Tensor> source_keys_values(const nn::Linear& k, const nn::Linear& v, int64_t index,

@@ -38,6 +38,10 @@ nn::ForwardContext of_source(const nn::ForwardContext& context);
 void read_decoder_cache(std::vector<at::Tensor>& qkv, nn::BiasedAttentionShape& shape,
                         int64_t index, const nn::ForwardContext& context);
 
+// The decoder's documents, of which several side by side may read one source (beams of an answer),
+// where they look at it: as one document of queries, so that no key is there twice.
+std::vector<int64_t> offsets_by_source(const nn::Batch& batch);
+
 // Keys and values that the decoder's layer `index` makes of the encoder's output, in a generation
 // once.
 std::vector<at::Tensor> source_keys_values(const nn::Linear& k, const nn::Linear& v, int64_t index,

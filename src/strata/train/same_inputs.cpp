@@ -80,7 +80,13 @@ std::string answers_line(const config::RunConfig& config) {
   if (const auto start = file.decoder_start_id ? file.decoder_start_id : file.bos_id) {
     line += fmt::format("the token before answers {}\n", *start);
   }
-  if (file.forced_notes.empty()) return line;
+  if (file.decoder_notes.empty() && !config.train.generation_num_beams) return line;
+  const generate::BeamSettings beams = answer_beams(config, file);
+  line += fmt::format(
+      "answers by {} with length_penalty {} and early_stopping {}, no {} tokens twice, no end "
+      "before {}\n",
+      counted(beams.count, "beam"), beams.length_penalty, static_cast<int>(beams.early_stopping),
+      file.no_repeat_ngram_size, counted(file.min_new_tokens, "token"));
   return line + fmt::format("tokens that answers have [{}] and [{}], and have not [{}]\n",
                             fmt::join(file.forced_bos_ids, ", "),
                             fmt::join(file.forced_eos_ids, ", "), fmt::join(file.banned_ids, ", "));

@@ -48,7 +48,8 @@ const std::map<Resume, const char*> kExpected = {
     {Resume::kFree,
      "recipe model_revision config_name dtype cache_dir mean_resizing resize_to_multiple_of "
      "adapter_name_or_path validation_file eval_packing dataset_num_proc dataset_cache "
-     "predict_with_generate generation_max_length forced_bos_token mxfp4_dequantize fp8_dequantize "
+     "predict_with_generate generation_max_length generation_num_beams forced_bos_token "
+     "mxfp4_dequantize fp8_dequantize "
      "int_dequantize "
      "save_projection "
      "output_dir "

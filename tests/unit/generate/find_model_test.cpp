@@ -63,8 +63,9 @@ TEST(GenerationConfig, ReadsOneOrSeveralEndIds) {
   EXPECT_EQ(config.temperature, 0.6);
   EXPECT_EQ(config.top_p, 1.0);
   EXPECT_FALSE(config.top_k.has_value());
-  ASSERT_EQ(config.notes.size(), 1u);
-  EXPECT_NE(config.notes[0].find("no_repeat_ngram_size 3"), std::string::npos);
+  EXPECT_TRUE(config.notes.empty());
+  ASSERT_EQ(config.decoder_notes.size(), 1u);
+  EXPECT_NE(config.decoder_notes[0].find("no_repeat_ngram_size 3"), std::string::npos);
 }
 
 TEST(GenerationConfig, ReadsWhereADecoderStarts) {
@@ -83,10 +84,31 @@ TEST(GenerationConfig, ReadsWhereADecoderStarts) {
   EXPECT_FALSE(start().has_value());
 }
 
+TEST(GenerationConfig, ReadsHowAnswersAreSearched) {
+  TemporaryFolder folder;
+  folder.put("generation_config.json", R"({"num_beams": 4, "length_penalty": 2,
+             "early_stopping": true, "no_repeat_ngram_size": 3, "min_length": 56})");
+  GenerationConfig config = read_generation_config(folder.path());
+  EXPECT_EQ(config.beams.count, 4);
+  EXPECT_EQ(config.beams.length_penalty, 2.0);
+  EXPECT_EQ(config.beams.early_stopping, EarlyStopping::kWhenFull);
+  EXPECT_EQ(config.no_repeat_ngram_size, 3);
+  EXPECT_EQ(config.min_new_tokens, 55);
+  EXPECT_EQ(config.decoder_notes.size(), 3u);
+  folder.put("generation_config.json",
+             R"({"early_stopping": "never", "min_length": 9, "min_new_tokens": 3})");
+  config = read_generation_config(folder.path());
+  EXPECT_EQ(config.beams.count, 1);
+  EXPECT_EQ(config.beams.early_stopping, EarlyStopping::kNever);
+  EXPECT_EQ(config.min_new_tokens, 3);
+}
+
 TEST(GenerationConfig, RefusesWrongTypes) {
   TemporaryFolder folder;
-  for (const char* text : {R"({"top_k": 1.5})", R"({"temperature": "hot"})",
-                           R"({"eos_token_id": ["a"]})", R"({"do_sample": 1})", "[]"}) {
+  for (const char* text :
+       {R"({"top_k": 1.5})", R"({"temperature": "hot"})", R"({"eos_token_id": ["a"]})",
+        R"({"do_sample": 1})", R"({"num_beams": 0})", R"({"num_beams": 65537})",
+        R"({"early_stopping": "soon"})", "[]"}) {
     folder.put("generation_config.json", text);
     EXPECT_THROW(read_generation_config(folder.path()), FormatError) << text;
   }

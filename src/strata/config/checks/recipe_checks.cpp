@@ -221,6 +221,7 @@ class RecipeRules : Rules {
     if (!evaluates()) warn_without_effect("predict_with_generate", "eval_strategy is no");
     if (!config_.train.predict_with_generate) {
       warn_without_effect("generation_max_length", "predict_with_generate is off");
+      warn_without_effect("generation_num_beams", "predict_with_generate is off");
     }
   }
 

@@ -225,6 +225,13 @@ std::vector<Setting> pair_settings() {
         .range = {.min = 2},
         .help = "seq2seq: longest generated output in tokens, including the start token; default: "
                 "max_target_length",
+        .peer = "Seq2SeqTrainingArguments"},
+       {.name = "generation_num_beams",
+        .aliases = {"num_beams"},
+        .field = STRATA_FIELD(train.generation_num_beams),
+        .range = {.min = 1, .max = 1 << 16},
+        .help = "seq2seq: beams in the search for generated outputs, 1: none; default: what "
+                "generation_config.json says",
         .peer = "Seq2SeqTrainingArguments"}});
 }
 

@@ -230,9 +230,9 @@ at::Tensor BartLayer::attend_source(const nn::Remakable& x, const at::Tensor& re
   BartAttention& a = *cross_attention_;
   const at::Tensor q = nn::linear_shared_input({&a.q}, x, context)[0];
   const std::vector<at::Tensor> kv = source_keys_values(a.k, a.v, index_, context);
-  const at::Tensor mixed = nn::biased_attention(
-      q, kv[0], kv[1], at::Tensor(),
-      shape_of(*context.batch, *context.batch->source, a.scores_place), context);
+  nn::BiasedAttentionShape shape = shape_of(*context.batch, *context.batch->source, a.scores_place);
+  shape.offsets = offsets_by_source(*context.batch);
+  const at::Tensor mixed = nn::biased_attention(q, kv[0], kv[1], at::Tensor(), shape, context);
   return add_with_dropout(a.out, mixed, residual, {config_.dropout, a.output_place, false},
                           context);
 }

@@ -189,7 +189,7 @@ at::Tensor T5Block::attend_source(const at::Tensor& x, const nn::ForwardContext&
   const std::vector<at::Tensor> kv = source_keys_values(a.k, a.v, index_, context);
   const nn::BiasedAttentionShape shape{.num_heads = config_.num_heads,
                                        .head_dim = config_.d_kv,
-                                       .offsets = context.batch->offsets,
+                                       .offsets = offsets_by_source(*context.batch),
                                        .key_offsets = context.batch->source->offsets,
                                        .dropout = config_.dropout_rate,
                                        .place_id = a.scores_place};

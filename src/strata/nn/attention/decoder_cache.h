@@ -19,6 +19,9 @@ struct DecoderCache {
   explicit DecoderCache(int64_t num_layers) : layers(static_cast<size_t>(num_layers)) {}
 
   int64_t length = 0;
+  // int64 [D]: the document whose earlier tokens each one goes on from; undefined: its own. Those
+  // that read one source stay side by side.
+  at::Tensor parents = {};
   std::vector<Layer> layers;
 };
 

@@ -1,7 +1,6 @@
 #include "strata/train/loop/answers.h"
 
 #include <algorithm>
-#include <limits>
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -12,26 +11,13 @@
 #include "strata/data/collate.h"
 #include "strata/data/sampler.h"
 #include "strata/models/registry.h"
-#include "strata/nn/attention/decoder_cache.h"
 #include "strata/train/datasets.h"
 #include "strata/train/loop/batch_tensors.h"
+#include "strata/train/loop/decode_answers.h"
 #include "strata/train/setup/model_config.h"
 
 namespace strata::train {
 namespace {
-
-// One token of each document.
-nn::Batch next_batch(std::vector<int64_t> ids, int64_t position,
-                     std::shared_ptr<const nn::Batch> source) {
-  const auto documents = static_cast<int64_t>(ids.size());
-  nn::Batch batch;
-  batch.ids = at::tensor(ids, at::kLong).to(source->ids.device());
-  batch.positions = at::full_like(batch.ids, position);
-  batch.token_keys = batch.positions;
-  for (int64_t d = 0; d <= documents; ++d) batch.offsets.push_back(d);
-  batch.source = std::move(source);
-  return batch;
-}
 
 std::vector<int32_t> eos_ids_in(const Json& model_config) {
   const Json entry = model_config.value("eos_token_id", Json());
@@ -61,14 +47,20 @@ std::vector<int32_t> banned_ids_of(const Trainee& trainee, const text::Tokenizer
 }
 
 // The reference gives all of them one score: the first is taken. -1: none.
-int64_t forced_token(const std::vector<int32_t>& ids) {
-  return ids.empty() ? -1 : *std::ranges::min_element(ids);
+int64_t forced_token(const std::vector<int32_t>& ids, const char* key, const Trainee& trainee) {
+  if (ids.empty()) return -1;
+  const int64_t id = *std::ranges::min_element(ids);
+  if (id >= 0 && id < trainee.model->vocab_size()) return id;
+  throw FormatError("{}: found {} = {}, expected a token of the vocabulary of {}; fix the file",
+                    trainee.generation.source, key, id, trainee.model->vocab_size());
 }
 
 int64_t first_token(const config::RunConfig& config, const text::Tokenizer& tokenizer,
                     const Trainee& trainee) {
   const std::string& code = config.data.forced_bos_token;
-  if (code.empty()) return forced_token(trainee.generation.forced_bos_ids);
+  if (code.empty()) {
+    return forced_token(trainee.generation.forced_bos_ids, "forced_bos_token_id", trainee);
+  }
   return tokenizer.language_id(code).value();
 }
 
@@ -135,6 +127,13 @@ int64_t max_answer_tokens(const config::RunConfig& config,
                     generation.source, *generation.max_new_tokens);
 }
 
+generate::BeamSettings answer_beams(const config::RunConfig& config,
+                                    const generate::GenerationConfig& generation) {
+  generate::BeamSettings beams = generation.beams;
+  beams.count = config.train.generation_num_beams.value_or(beams.count);
+  return beams;
+}
+
 static void require_start(const generate::GenerationConfig& file, const Json& model_config) {
   const Json size = model_config.value("vocab_size", Json());
   if (!file.decoder_start_id || !size.is_number_integer()) return;
@@ -172,7 +171,8 @@ std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   for (const std::string& note : file.notes) warnings.push_back("warning: " + note);
   const auto warn = [&](const char* key, const std::string& value) {
     warnings.push_back(
-        fmt::format("warning: {}: {} {} is not applied here; evaluations answer greedily",
+        fmt::format("warning: {}: {} {} is not applied here; evaluations take the likeliest "
+                    "tokens",
                     file.source, key, value));
   };
   if (file.do_sample.value_or(false)) warn("do_sample", "true");
@@ -190,71 +190,23 @@ std::vector<std::string> answer_warnings(const config::RunConfig& config) {
   return warnings;
 }
 
-std::optional<std::vector<std::vector<int32_t>>> greedy_answers(const nn::Batch& batch,
-                                                                const AnswerOptions& options,
-                                                                Trainee& trainee) {
-  comm::Group& world = *trainee.store->mesh().world;
-  const size_t documents = batch.source->offsets.size() - 1;
-  const int64_t start = options.start;
-  std::vector<std::vector<int32_t>> answers(documents);
-  std::vector<bool> is_done(documents, false);
-  std::vector<int64_t> ids(documents, start);
-  nn::DecoderCache cache(static_cast<int64_t>(trainee.model->blocks().size()) -
-                         trainee.model->decoder_begin() - 2);
-  at::Tensor logits;
-  nn::ForwardContext context;
-  context.generation.decoder_cache = &cache;
-  context.head.next_logits = &logits;
-  for (int64_t i = 0; i < options.max_new_tokens; ++i) {
-    const nn::Batch next = next_batch(ids, i, batch.source);
-    if (i == 0) {
-      trainee.executor->evaluate(next, context);
-    } else {
-      trainee.executor->decode(next, context);
-    }
-    ++cache.length;
-    const bool is_last = i + 1 == options.max_new_tokens;
-    const int64_t forced = is_last && options.forced_last >= 0 ? options.forced_last
-                           : i == 0                            ? options.forced_first
-                                                               : -1;
-    for (const int32_t id : options.banned_ids) {
-      logits.select(1, id).fill_(-std::numeric_limits<float>::infinity());
-    }
-    at::Tensor chosen = logits.argmax(1).cpu();
-    if (forced >= 0) chosen.fill_(forced);
-    double num_open = 0;
-    for (size_t d = 0; d < documents; ++d) {
-      const auto id = static_cast<int32_t>(chosen.data_ptr<int64_t>()[d]);
-      if (!is_done[d]) answers[d].push_back(id);
-      is_done[d] = is_done[d] || std::ranges::find(options.eos_ids, id) != options.eos_ids.end();
-      // What a finished document reads changes nothing.
-      ids[d] = is_done[d] ? start : id;
-      num_open += is_done[d] ? 0 : 1;
-    }
-    // Units are gathered by all ranks together, until the last answer of any has ended.
-    const bool is_asked = options.is_asked_to_stop && options.is_asked_to_stop();
-    at::Tensor counts = at::tensor({num_open, is_asked ? 1.0 : 0.0}, at::kDouble);
-    world.all_reduce(counts)->wait();
-    const double* count = counts.const_data_ptr<double>();
-    if (count[1] > 0) return std::nullopt;
-    if (count[0] == 0) break;
-  }
-  return answers;
-}
-
 std::optional<double> exact_answers(const data::TokenStore& dataset,
                                     const config::RunConfig& config,
                                     const text::Tokenizer& tokenizer, Trainee& trainee,
                                     const StopRequest& is_asked_to_stop) {
   comm::Group& world = *trainee.store->mesh().world;
   const data::EvalSampler sampler = evaluation_sampler(config, dataset, world.size());
-  const AnswerOptions options{max_answer_tokens(config, trainee.generation),
-                              require_token(start_of(config, tokenizer, trainee), trainee),
-                              eos_ids_of(trainee, tokenizer),
-                              first_token(config, tokenizer, trainee),
-                              forced_token(trainee.generation.forced_eos_ids),
-                              banned_ids_of(trainee, tokenizer),
-                              is_asked_to_stop};
+  const AnswerOptions options{
+      max_answer_tokens(config, trainee.generation),
+      require_token(start_of(config, tokenizer, trainee), trainee),
+      eos_ids_of(trainee, tokenizer),
+      first_token(config, tokenizer, trainee),
+      forced_token(trainee.generation.forced_eos_ids, "forced_eos_token_id", trainee),
+      banned_ids_of(trainee, tokenizer),
+      answer_beams(config, trainee.generation),
+      trainee.generation.no_repeat_ngram_size,
+      trainee.generation.min_new_tokens,
+      is_asked_to_stop};
   at::Tensor counts = at::zeros({2}, at::kDouble);  // exact answers, rows
   double* count = counts.data_ptr<double>();
   for (int64_t i = 0; i < sampler.batches_per_rank(); ++i) {
@@ -262,7 +214,7 @@ std::optional<double> exact_answers(const data::TokenStore& dataset,
     const nn::Batch batch =
         to_tensors(data::collate_rows(dataset, rows.rows, trainee.model->decoder_start_id()),
                    trainee.store->options().device);
-    const auto answers = greedy_answers(batch, options, trainee);
+    const auto answers = decode_answers(batch, options, trainee);
     if (!answers) return std::nullopt;
     for (int64_t r = 0; r < rows.num_real; ++r) {
       const data::ExampleView row = dataset[static_cast<size_t>(rows.rows[static_cast<size_t>(r)])];

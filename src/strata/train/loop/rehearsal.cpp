@@ -16,6 +16,7 @@
 #include "strata/train/datasets.h"
 #include "strata/train/loop/answers.h"
 #include "strata/train/loop/batch_tensors.h"
+#include "strata/train/loop/decode_answers.h"
 #include "strata/train/loop/micro_pass.h"
 
 namespace strata::train {
@@ -126,9 +127,11 @@ std::string run_evaluation_batch(const config::RunConfig& config, Trainee& train
       split == Split::kEval ? max_answer_tokens(config, trainee.generation) : 0;
   const std::string text = fmt::format("evaluation batch of {} tokens", longest.num_tokens);
   if (answer_tokens == 0) return text;
-  greedy_answers(to_tensors(rows, trainee.store->options().device),
-                 {.max_new_tokens = answer_tokens, .start = 0}, trainee);
-  return fmt::format("{} with answers of {}", text, answer_tokens);
+  const generate::BeamSettings beams = answer_beams(config, trainee.generation);
+  decode_answers(to_tensors(rows, trainee.store->options().device),
+                 {.max_new_tokens = answer_tokens, .start = 0, .beams = beams}, trainee);
+  return fmt::format("{} with answers of {}{}", text, answer_tokens,
+                     beams.count > 1 ? fmt::format(" by {} beams", beams.count) : "");
 }
 
 // Of the host, and of a device that computes what its allocator held.

@@ -13,6 +13,7 @@
 #include "strata/memory/allocator.h"
 #include "strata/memory/device_probe.h"
 #include "strata/memory/probe.h"
+#include "strata/nn/beam_candidates.h"
 #include "strata/nn/linear.h"
 #include "strata/nn/loss_buffers.h"
 #include "strata/ops/matmul/matmul.h"
@@ -251,6 +252,7 @@ memory::WalkOptions walk_options(const config::RunConfig& config, const PlanRequ
                                        : full_batch(rows, config, *trainee.model);
     }
     walk.answer_tokens = max_answer_tokens(config, trainee.generation);
+    walk.answer_beams = answer_beams(config, trainee.generation).count;
     walk.answered_sources =
         !request.answered_documents.empty() ? request.answered_documents : walk.eval_documents;
   }
@@ -262,6 +264,13 @@ void split_sources(memory::WalkOptions& walk) {
   walk.sources = take_sources(walk.documents);
   walk.eval_sources = take_sources(walk.eval_documents);
   walk.answered_sources = take_sources(walk.answered_sources);
+}
+
+// Of the search for answers, where there is one.
+int64_t beam_scratch_bytes(const models::Model& model, const memory::WalkOptions& walk) {
+  if (walk.answer_tokens == 0 || walk.answer_beams == 1) return 0;
+  return nn::beam_scratch_bytes(static_cast<int64_t>(walk.answered_sources.size()),
+                                walk.answer_beams * model.vocab_size());
 }
 
 // What is no tensor: of libraries on a device; on the host of kernels, of buffers of files (which
@@ -279,8 +288,14 @@ int64_t scratch_bytes(const config::RunConfig& config, bool on_device, const com
         &walk.eval_beside_documents}) {
     evaluated = std::max(evaluated, std::reduce(documents->begin(), documents->end()));
   }
-  return file_buffer_bytes(config.shard, *trainee.store) + saving_buffer_bytes(saved) +
-         kernel_scratch_bytes(*trainee.model, own(plan.tokens), own(evaluated), plan.compute_type) +
+  if (walk.answer_tokens > 0) {
+    evaluated =
+        std::max(evaluated, static_cast<int64_t>(walk.answered_sources.size()) * walk.answer_beams);
+  }
+  const int64_t of_kernels = std::max(
+      kernel_scratch_bytes(*trainee.model, own(plan.tokens), own(evaluated), plan.compute_type),
+      beam_scratch_bytes(*trainee.model, walk));
+  return file_buffer_bytes(config.shard, *trainee.store) + saving_buffer_bytes(saved) + of_kernels +
          comm::imitated_process_bytes(mesh);
 }
 
