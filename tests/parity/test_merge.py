@@ -222,6 +222,16 @@ def test_tensors_of_layers_that_are_no_targets(tmp_path, lora, change, layer):
     assert not (tmp_path / "merged").exists()
 
 
+def test_branches_of_all_experts_together_are_named(tmp_path):
+    """PEFT trains experts so where transformers holds them as one tensor; its base is the right one."""
+    model = make_adapter(tmp_path, dict(target_modules="all-linear", r=2), family="qwen3_moe", num_experts=3)
+    assert any(name.endswith("experts.lora_A.default.weight") for name, _ in model.named_parameters())
+    process = merge(tmp_path)
+    assert process.returncode == 2 and not (tmp_path / "merged").exists()
+    assert "found branches of all experts of a layer together (target_parameters" in process.stderr, process.stderr
+    assert "merge it with PEFT" in process.stderr and "name the base" not in process.stderr
+
+
 @pytest.mark.parametrize("kind", ["PROMPT_TUNING", "PREFIX_TUNING"])
 def test_rows_before_the_prompt_are_no_part_of_a_weight(tmp_path, kind):
     make_adapter(tmp_path, dict(peft_type=kind, num_virtual_tokens=3))

@@ -108,6 +108,15 @@ void AdapterParts::take_new_weight(const std::string& weight, const Parts& parts
     new_head_.emplace_back(weight, *parts.whole);
     return;
   }
+  // PEFT over transformers 5 trains the matrices of all experts as one parameter.
+  const bool is_of_all =
+      weight.ends_with(".experts.weight") || weight.ends_with(".experts.base_layer.weight");
+  if (parts.a && is_of_all && !settings_.target_parameters.empty()) {
+    throw ConfigError(
+        "{}: found branches of all experts of a layer together (target_parameters {}), expected "
+        "one for each expert, as the base's files hold them; merge it with PEFT",
+        adapter_.path().string(), fmt::join(settings_.target_parameters, ", "));
+  }
   if (in_base_.contains(weight + std::string(kBlocks))) {
     refuse_packed("values of experts that trained whole (modules_to_save)", weight);
   }
