@@ -250,6 +250,7 @@ CASES = {
     "granite_swa_all": (dict(family="granite_swa", num_key_value_heads=2, sliding_window=7, attention_multiplier=0.3),
                         dict(target_modules="all-linear", r=3, modules_to_save=["post_attention_layernorm"])),
     "nanochat_all": (dict(family="nanochat", num_key_value_heads=2), dict(target_modules="all-linear", r=3, lora_alpha=5)),
+    "xglm_embedding": (dict(family="xglm"), dict(target_modules=["embed_tokens", "q_proj"], r=2)),
     "xglm_all": (dict(family="xglm"), dict(target_modules="all-linear", r=3, lora_alpha=5, modules_to_save=["final_layer_norm"])),
     "minicpm3_embedding": (dict(family="minicpm3"), dict(target_modules=["embed_tokens", "o_proj"], r=2)),
     "hyperclovax_all": (dict(family="hyperclovax", residual_multiplier=0.35), dict(target_modules="all-linear", r=3, lora_alpha=5)),

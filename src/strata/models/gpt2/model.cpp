@@ -58,9 +58,9 @@ int64_t Gpt2Model::buffer_bytes() const {
 void Gpt2Model::init_weight(const nn::Parameter& parameter, at::Tensor full,
                             at::Generator generator) const {
   if (config_.matrix_range) {
-    const bool is_table = parameter.name().ends_with("_embed.weight");
+    const bool is_of_layer = parameter.name().starts_with("transformer.h.");
     return init_as_decoder(parameter, std::move(full),
-                           is_table ? config_.initializer_range : *config_.matrix_range,
+                           is_of_layer ? *config_.matrix_range : config_.initializer_range,
                            std::move(generator));
   }
   // What is added to the residual stream, 2 matrices a layer, begins smaller.
