@@ -33,7 +33,7 @@ def make_search(rng, vocabulary):
               "length_penalty": rng.choice([1.0, 1.0, 0.0, 0.6, 2.0, -1.0]), "early_stopping": rng.choice([False, True, "never"]),
               "eos": ids[:num_ends]}
     choices = {"no_repeat_ngram_size": rng.choice([1, 2, 3]), "min_new_tokens": rng.choice([1, 3, 20]), "forced_bos": ids[-3],
-               "forced_eos": ids[0], "banned": ids[-2:]}
+               "forced_eos": ids[0], "banned": ids[-6:], "renormalize_logits": True}
     return search | {key: value for key, value in choices.items() if rng.random() < 0.25}
 
 

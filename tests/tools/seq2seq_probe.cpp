@@ -6,7 +6,8 @@
 // "checkpointing": "none" | "selective" | "attention" | "full", "training": bool, "max_new_tokens":
 // n, "start": id, "eos": id or ids, "forced_bos": id, "forced_eos": id, "banned": ids, "num_beams":
 // n, "length_penalty": number, "early_stopping": bool | "never", "no_repeat_ngram_size": n,
-// "min_new_tokens": n, "searches": [what answers are to be once more, of these]}.
+// "min_new_tokens": n, "renormalize_logits": bool, "searches": [what answers are to be once more,
+// of these]}.
 #include <cstdio>
 #include <exception>
 
@@ -131,7 +132,8 @@ train::AnswerOptions answer_options(const Json& request, int64_t start) {
                    .length_penalty = request.value("length_penalty", 1.0),
                    .early_stopping = stops == Json("never") ? EarlyStopping::kNever
                                      : stops == Json(true)  ? EarlyStopping::kWhenFull
-                                                            : EarlyStopping::kLikely};
+                                                            : EarlyStopping::kLikely,
+                   .renormalize_logits = request.value("renormalize_logits", false)};
   options.no_repeat_ngram_size = request.value("no_repeat_ngram_size", int64_t{0});
   options.min_new_tokens = request.value("min_new_tokens", int64_t{0});
   return options;

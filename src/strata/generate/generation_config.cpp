@@ -142,6 +142,8 @@ void read_decoder_settings(const Reader& reader, GenerationConfig& result) {
   result.beams.count = reader.read_count("num_beams", 1, 1);
   result.beams.length_penalty = reader.read<double>("length_penalty", "a number").value_or(1);
   result.beams.early_stopping = reader.read_early_stopping("early_stopping");
+  result.beams.renormalize_logits =
+      reader.read<bool>("renormalize_logits", "true or false").value_or(false);
   result.no_repeat_ngram_size = reader.read_count("no_repeat_ngram_size", 0, 0);
   // The start token is part of a length; the other setting goes before it.
   const int64_t by_length = std::max<int64_t>(reader.read_count("min_length", 0, 0) - 1, 0);

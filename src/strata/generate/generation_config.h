@@ -18,6 +18,7 @@ struct BeamSettings {
   int64_t count = 1;          // 1: the likeliest token, one after the other
   double length_penalty = 1;  // an answer's score is divided by its length to the power of this
   EarlyStopping early_stopping = EarlyStopping::kLikely;
+  bool renormalize_logits = false;  // without excluded tokens the others sum to one again
 };
 
 struct GenerationConfig {

@@ -83,10 +83,10 @@ std::string answers_line(const config::RunConfig& config) {
   if (file.decoder_notes.empty() && !config.train.generation_num_beams) return line;
   const generate::BeamSettings beams = answer_beams(config, file);
   line += fmt::format(
-      "answers by {} with length_penalty {} and early_stopping {}, no {} tokens twice, no end "
-      "before {}\n",
+      "answers by {} with length_penalty {}, early_stopping {} and renormalize_logits {}, no {} "
+      "tokens twice, no end before {}\n",
       counted(beams.count, "beam"), beams.length_penalty, static_cast<int>(beams.early_stopping),
-      file.no_repeat_ngram_size, counted(file.min_new_tokens, "token"));
+      beams.renormalize_logits, file.no_repeat_ngram_size, counted(file.min_new_tokens, "token"));
   return line + fmt::format("tokens that answers have [{}] and [{}], and have not [{}]\n",
                             fmt::join(file.forced_bos_ids, ", "),
                             fmt::join(file.forced_eos_ids, ", "), fmt::join(file.banned_ids, ", "));

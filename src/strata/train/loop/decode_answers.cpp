@@ -163,9 +163,14 @@ std::optional<Answers> searched_answers(const nn::Batch& batch, const AnswerOpti
   for (int64_t i = 0; i < options.max_new_tokens; ++i) {
     at::Tensor logits = decoder.step(ids);
     const int64_t choices = options.beams.count * logits.size(1);
-    const nn::BeamCandidates best = nn::beam_candidates(
-        logits, search.scores().to(decoder.device()), std::min(search.num_candidates(), choices),
-        [&](at::Tensor& scores) { exclude(scores, options, search.living(), i); });
+    const nn::BeamCandidates best =
+        nn::beam_candidates(logits, search.scores().to(decoder.device()),
+                            std::min(search.num_candidates(), choices), [&](at::Tensor& scores) {
+                              exclude(scores, options, search.living(), i);
+                              if (options.beams.renormalize_logits) {
+                                scores.sub_(scores.logsumexp(1, /*keepdim=*/true));
+                              }
+                            });
     search.advance({best.scores.cpu(), best.beams.cpu(), best.tokens.cpu()});
     decoder.follow(search.parents());
     std::ranges::transform(search.living(), ids.begin(),
